@@ -1,0 +1,1 @@
+"""Collectives over verbs: schedules, the message window, the engine that runs them."""

@@ -1,0 +1,52 @@
+"""Errors that reach the user. Each message says what happened, where, and what to do about it, in one line."""
+
+
+class NetReduceError(RuntimeError):
+    """Base of every error that NetReduce raises on purpose."""
+
+
+class ConfigurationError(NetReduceError, ValueError):
+    """A setting is wrong: the message names the field, the value and what is allowed."""
+
+
+class VerbsError(NetReduceError):
+    """A verbs call was refused, as `errno` would tell it (bad state, queue full, bad key)."""
+
+
+class CompletionError(NetReduceError):
+    """A work request completed with a status other than success.
+
+    `status` is the verbs name, such as ``IBV_WC_RETRY_EXC_ERR``.
+    """
+
+    def __init__(self, message: str, status: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class AdmissionError(NetReduceError):
+    """The switch refused a ring at set-up; the message says which limit it would exceed."""
+
+
+class PeerLostError(NetReduceError):
+    """A rank of the ring died or left while others needed it."""
+
+
+class SwitchLostError(NetReduceError):
+    """The switch went away."""
+
+
+class MismatchError(NetReduceError):
+    """Ranks disagree about a collective (length, dtype or operation); the message names both sides."""
+
+
+class CollectiveTimeoutError(NetReduceError, TimeoutError):
+    """A collective did not finish within the group's timeout; the message names the ranks that are missing."""
+
+
+class UnsupportedError(NetReduceError, TypeError):
+    """A dtype or operation is not supported; the message names those that are."""
+
+
+class StragglerWarning(UserWarning):
+    """A collective waits for a rank that has not sent yet."""

@@ -1,0 +1,1 @@
+"""What lies between nodes: the node protocol, links, faults and the simulator."""

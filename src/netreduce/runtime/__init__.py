@@ -1,0 +1,1 @@
+"""The only floor with threads, sockets and clocks."""

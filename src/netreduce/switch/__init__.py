@@ -1,0 +1,1 @@
+"""The switch: forward, or aggregate and splice."""

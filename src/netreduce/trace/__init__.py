@@ -1,0 +1,1 @@
+"""The catalogue of data-path events and what is made of them."""
