@@ -70,7 +70,7 @@ def compiled(function: Function) -> Function:
         config.CACHE_DIR = previous
 
 
-@intrinsic  # type: ignore[untyped-decorator,unused-ignore]
+@intrinsic
 def _as_pointer(typing_context: Any, address: Any) -> Any:
     signature = types.CPointer(types.uint8)(types.uint64)
 

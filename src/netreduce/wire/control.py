@@ -1,0 +1,181 @@
+"""Messages of the control channel between workers and the switch: JSON, validated by msgspec, one per datagram.
+
+A worker attaches a cable, joins groups, and hears of trouble. The switch is also the rendezvous: once all ranks of a
+group have joined, it registers their ring and tells each of them all endpoints.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+CONTROL_BYTES_MAX = 256 * 1024
+"""Longest control message; longer ones are refused unread."""
+RANKS_MAX = 64
+"""Largest ring: a slot's bitmap is one 64-bit word."""
+
+Qpn = Annotated[int, Meta(ge=0, lt=1 << 24)]
+Psn = Annotated[int, Meta(ge=0, lt=1 << 24)]
+Rank = Annotated[int, Meta(ge=0, lt=RANKS_MAX)]
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class Geometry(Struct, frozen=True):
+    """What all ranks of a ring must agree on."""
+
+    message_window: Annotated[int, Meta(ge=1, le=64)] = 4
+    message_packets: Annotated[int, Meta(ge=1, le=1024)] = 64
+    path_mtu: Annotated[int, Meta(ge=256, le=4096)] = 4096
+
+    @property
+    def message_data_bytes(self) -> int:
+        """Data bytes of a full message: its packets' payloads without the INA header."""
+        return self.message_packets * self.path_mtu - 16
+
+
+class Endpoint(Struct, frozen=True):
+    """One rank's addresses and queue pairs, as its peers and the switch need them."""
+
+    rank: Rank
+    ip: str
+    mac: str
+    successor_qpn: Qpn  # the queue pair that sends to the successor: its data is aggregated
+    predecessor_qpn: Qpn  # the queue pair that receives from the predecessor
+    first_psn: Psn  # PSN of the first packet to the successor
+    peer_qpns: tuple[Qpn, ...] = ()  # one queue pair per peer rank for point-to-point traffic; own entry 0
+    peer_psns: tuple[Psn, ...] = ()
+    fifo_addresses: tuple[int, ...] = ()  # per peer rank: where that peer writes its clear-to-send slots
+    fifo_rkeys: tuple[int, ...] = ()
+
+
+class Attach(Struct, tag=True):
+    """First message on a cable: plug it into the switch. Answered by `Attached`; frames follow."""
+
+    worker: Name
+    token: str = ""
+
+
+class Attached(Struct, tag=True):
+    """The cable's port and the addresses that its NIC takes."""
+
+    port: int
+    mac: str
+    ip: str
+
+
+class Hello(Struct, tag=True):
+    """First message on a control connection: which port's worker speaks. Answered by `Ok`."""
+
+    port: int
+    worker: Name
+    pid: int
+    token: str = ""
+
+
+class Join(Struct, tag=True):
+    """A rank enters a group. Answered by `Joined` or `Refused` when all ranks have come."""
+
+    group: Name
+    world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
+    endpoint: Endpoint
+    geometry: Geometry
+
+
+class Joined(Struct, tag=True):
+    """The ring is registered; these are its members, in rank order."""
+
+    group: Name
+    ring_id: int
+    endpoints: tuple[Endpoint, ...]
+
+
+class Ready(Struct, tag=True):
+    """This rank's queue pairs can receive. Answered by `Go` when all ranks' can."""
+
+    ring_id: int
+
+
+class Go(Struct, tag=True):
+    """All ranks can receive: sending may start."""
+
+    ring_id: int
+
+
+class Leave(Struct, tag=True):
+    """This rank has finished with the ring."""
+
+    ring_id: int
+
+
+class Refused(Struct, tag=True):
+    """A request could not be granted; `reason` is for the user."""
+
+    group: str
+    reason: str
+
+
+class PeerLost(Struct, tag=True):
+    """A rank died, or left while others still needed it."""
+
+    ring_id: int
+    rank: int
+    reason: str
+
+
+class Mismatch(Struct, tag=True):
+    """Two ranks disagree about a message; descriptions name length, dtype and operation."""
+
+    ring_id: int
+    message_id: int
+    rank_a: int
+    description_a: str
+    rank_b: int
+    description_b: str
+
+
+class Waiting(Struct, tag=True):
+    """A message waits: some ranks have sent it, others have not, since `waiting_s` seconds."""
+
+    ring_id: int
+    message_id: int
+    missing_ranks: tuple[int, ...]
+    waiting_s: float
+
+
+class StatisticsRequest(Struct, tag=True):
+    """Ask for the switch's counters. Answered by `Statistics`."""
+
+
+class Statistics(Struct, tag=True):
+    """Counters of the switch, by name; `rings` by ring id, `ports` by port number."""
+
+    counters: dict[str, int]
+    rings: dict[str, dict[str, int]]
+    ports: dict[str, dict[str, int]]
+
+
+class Ok(Struct, tag=True):
+    """Done."""
+
+
+Message = (
+    Attach | Attached | Hello | Join | Joined | Ready | Go | Leave | Refused | PeerLost | Mismatch | Waiting
+    | StatisticsRequest | Statistics | Ok
+)  # fmt: skip
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    """The datagram for `message`."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes) -> Message:
+    """The message in a datagram; `msgspec.ValidationError` or `msgspec.DecodeError` if it is none."""
+    if len(data) > CONTROL_BYTES_MAX:
+        raise msgspec.ValidationError(f"control message of {len(data)} bytes, at most {CONTROL_BYTES_MAX} are allowed")
+    return _decoder.decode(data)
