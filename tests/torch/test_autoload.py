@@ -1,0 +1,39 @@
+"""`import torch` registers the backend, cheaply and without ever failing."""
+
+import subprocess
+import sys
+
+
+def run(script: str) -> str:
+    """Standard output of `script` in a fresh interpreter, where nothing is imported yet."""
+    return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_importing_torch_registers_the_backend_for_cpu_tensors():
+    script = (
+        "import torch.distributed as d;"
+        "print(d.is_backend_available('netreduce'), d.Backend.backend_capability['netreduce'])"
+    )
+    assert run(script) == "True ['cpu']"
+
+
+def test_importing_torch_loads_neither_the_compiler_nor_the_data_path():
+    heavy = "['numba', 'ml_dtypes', 'netreduce.nic', 'netreduce.runtime', 'netreduce.torch.process_group']"
+    assert run(f"import torch, sys; print([name for name in {heavy} if name in sys.modules])") == "[]"
+
+
+def test_registering_twice_changes_nothing():
+    script = (
+        "import torch.distributed as d; from netreduce.torch.autoload import register;"
+        "before = list(d.Backend.backend_list); register(); print(d.Backend.backend_list == before)"
+    )
+    assert run(script) == "True"
+
+
+def test_a_torch_without_distributed_is_left_alone():
+    script = (
+        "import torch.distributed as d; from netreduce.torch.autoload import register;"
+        "d.is_available = lambda: False; d.Backend.backend_list.remove('netreduce'); register();"
+        "print('netreduce' in d.Backend.backend_list)"
+    )
+    assert run(script) == "False"
