@@ -1,4 +1,8 @@
-"""The BTH opcodes, and the one table of the headers and roles each has (IBA vol. 1, table 38)."""
+"""The BTH opcodes, and the one table of the headers and roles each has (IBA vol. 1, table 38).
+
+The upper three bits of an opcode name the transport service, the lower five the operation. Names without a prefix are
+of the Reliable Connection service; the Unreliable Connection (UC) has the same operations 0x20 higher.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import numpy as np
 
 
 class Opcode(IntEnum):
-    """Opcodes of the Reliable Connection service, and of the congestion notification packet."""
+    """Opcodes of the services that this project names, and of the congestion notification packet."""
 
     SEND_FIRST = 0x00
     SEND_MIDDLE = 0x01
@@ -33,11 +37,29 @@ class Opcode(IntEnum):
     FETCH_ADD = 0x14
     SEND_LAST_WITH_INVALIDATE = 0x16
     SEND_ONLY_WITH_INVALIDATE = 0x17
+    UC_SEND_FIRST = 0x20
+    UC_SEND_MIDDLE = 0x21
+    UC_SEND_LAST = 0x22
+    UC_SEND_LAST_WITH_IMMEDIATE = 0x23
+    UC_SEND_ONLY = 0x24
+    UC_SEND_ONLY_WITH_IMMEDIATE = 0x25
+    UC_RDMA_WRITE_FIRST = 0x26
+    UC_RDMA_WRITE_MIDDLE = 0x27
+    UC_RDMA_WRITE_LAST = 0x28
+    UC_RDMA_WRITE_LAST_WITH_IMMEDIATE = 0x29
+    UC_RDMA_WRITE_ONLY = 0x2A
+    UC_RDMA_WRITE_ONLY_WITH_IMMEDIATE = 0x2B
+    UD_SEND_ONLY = 0x64
+    UD_SEND_ONLY_WITH_IMMEDIATE = 0x65
     CNP = 0x81
 
 
 class Role(IntFlag):
-    """What a packet of an opcode is and carries."""
+    """What a packet of an opcode is and carries.
+
+    SEND, WRITE, READ, ATOMIC and ACK belong to the Reliable Connection alone. A packet of another service has UC or UD
+    instead, so code that asks for a SEND never takes an unreliable packet for a reliable one.
+    """
 
     SEND = 1 << 0
     WRITE = 1 << 1
@@ -54,12 +76,16 @@ class Role(IntFlag):
     PAYLOAD = 1 << 12
     ATOMIC_ETH = 1 << 13
     KNOWN = 1 << 14
+    UC = 1 << 15
+    UD = 1 << 16
+    DETH = 1 << 17
 
 
 BTH_BYTES = 12
 RETH_BYTES = 16
 AETH_BYTES = 4
 IMMEDIATE_BYTES = 4
+DETH_BYTES = 8
 ICRC_BYTES = 4
 CNP_RESERVED_BYTES = 16
 _EXTENSION_BYTES = {
@@ -69,6 +95,7 @@ _EXTENSION_BYTES = {
     Role.INVALIDATE: 4,
     Role.ATOMIC_ETH: 28,
     Role.CNP: CNP_RESERVED_BYTES,
+    Role.DETH: DETH_BYTES,
 }
 
 _S, _W, _R, _A = Role.SEND, Role.WRITE, Role.READ, Role.ATOMIC
@@ -98,7 +125,15 @@ _ROLES: dict[Opcode, Role] = {
     Opcode.ATOMIC_ACKNOWLEDGE: Role.ACK | Role.AETH | _A,
     Opcode.COMPARE_SWAP: _A | _START | _END | Role.ATOMIC_ETH,
     Opcode.FETCH_ADD: _A | _START | _END | Role.ATOMIC_ETH,
+    Opcode.UD_SEND_ONLY: Role.UD | _START | _END | Role.DETH | _DATA,
+    Opcode.UD_SEND_ONLY_WITH_IMMEDIATE: Role.UD | _START | _END | Role.DETH | _IMM | _DATA,
     Opcode.CNP: Role.CNP,
+}
+_UC_BASE = Opcode.UC_SEND_FIRST - Opcode.SEND_FIRST
+_ROLES |= {
+    Opcode(opcode + _UC_BASE): roles & ~(_S | _W) | Role.UC
+    for opcode, roles in _ROLES.items()
+    if opcode <= Opcode.RDMA_WRITE_ONLY_WITH_IMMEDIATE
 }
 
 OPCODE_ROLES: np.ndarray = np.zeros(256, np.int64)
@@ -110,3 +145,13 @@ for _opcode, _roles in _ROLES.items():
     OPCODE_ROLES[_opcode] = _roles | Role.KNOWN
     OPCODE_HEADER_BYTES[_opcode] = BTH_BYTES + sum(size for role, size in _EXTENSION_BYTES.items() if role & _roles)
 OPCODE_HEADER_BYTES[Opcode.ATOMIC_ACKNOWLEDGE] += 8  # AtomicAckETH: the original value
+
+
+_SERVICE_NAMES = {0x00: "RC ", 0x20: "UC ", 0x60: "UD ", 0x80: ""}
+
+
+def opcode_name(opcode: int) -> str:
+    """The opcode as engineers say it: service and operation, such as ``RC SEND_FIRST``; its number if unknown."""
+    if not OPCODE_ROLES[opcode]:
+        return f"opcode 0x{opcode:02x}"
+    return _SERVICE_NAMES[opcode & 0xE0] + Opcode(opcode).name.removeprefix("UC_").removeprefix("UD_")

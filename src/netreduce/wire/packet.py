@@ -181,6 +181,8 @@ def _parse_bth(frame: np.ndarray, at: int, end: int, packet: np.record) -> int:
         packet.syndrome = frame[extension]
         packet.msn = read_be24(frame, extension + 1)
         extension += 4
+    if roles & Role.DETH.value:
+        extension += 8  # Q_Key and source QPN: datagrams are of no concern here
     if roles & Role.IMMEDIATE.value:
         packet.immediate = read_be32(frame, extension)
     return Parse.OK.value
