@@ -70,6 +70,19 @@ def compiled(function: Function) -> Function:
         config.CACHE_DIR = previous
 
 
+def entry(function: Function, *examples: Any) -> Function:
+    """`function` compiled (or loaded) for the types of `examples`, callable without Numba's dispatch.
+
+    The dispatcher spends 13 us on a NamedTuple of ten tables, the entry point 0.5 us. Later calls must pass the very
+    same types: what differs (a read-only array, another layout) is not noticed.
+    """
+    if JIT_DISABLED:
+        return function
+    signature = tuple(numba.typeof(example) for example in examples)
+    function.compile(signature)
+    return function.overloads[signature].entry_point
+
+
 @intrinsic
 def _as_pointer(typing_context: Any, address: Any) -> Any:
     signature = types.CPointer(types.uint8)(types.uint64)
@@ -114,5 +127,24 @@ def crc32(data: np.ndarray, value: int) -> int:
 def _crc32_compiled(data: Any, value: Any) -> Any:
     def implementation(data: Any, value: Any) -> Any:
         return _isal_crc32(np.uint32(value), np.uint64(data.ctypes.data), np.uint64(data.size))
+
+    return implementation
+
+
+def copy_bytes(target: np.ndarray, target_at: int, source: np.ndarray, source_at: int, count: int) -> None:
+    """Copy `count` bytes between uint8 arrays that do not overlap.
+
+    Compiled, a loop becomes a vector copy (4 KiB in 60 ns); an assignment to a slice does not (1,700 ns).
+    """
+    target[target_at : target_at + count] = source[source_at : source_at + count]
+
+
+@overload(copy_bytes)
+def _copy_bytes_compiled(target: Any, target_at: Any, source: Any, source_at: Any, count: Any) -> Any:
+    def implementation(target: Any, target_at: Any, source: Any, source_at: Any, count: Any) -> None:
+        part_of_target = target[target_at : target_at + count]
+        part_of_source = source[source_at : source_at + count]
+        for i in range(count):  # an index that may be negative, as `target_at + i`, would not vectorise
+            part_of_target[i] = part_of_source[i]
 
     return implementation

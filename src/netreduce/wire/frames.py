@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from netreduce.compiled import compiled
+from netreduce.compiled import compiled, copy_bytes
 
 RECORD_HEADER_BYTES = 10
 RECORD_ALIGNMENT = 16
@@ -139,7 +139,7 @@ def queue_put(data: np.ndarray, state: np.record, frame: np.ndarray, time_ps: in
     if at < 0:
         state.dropped_frames += 1
         return False
-    data[at + RECORD_HEADER_BYTES : at + RECORD_HEADER_BYTES + frame.size] = frame
+    copy_bytes(data, at + RECORD_HEADER_BYTES, frame, 0, frame.size)
     queue_commit(data, state, at, frame.size, time_ps)
     return True
 
