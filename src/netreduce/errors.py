@@ -24,6 +24,10 @@ class CompletionError(NetReduceError):
         self.status = status
 
 
+class CaptureError(NetReduceError, ValueError):
+    """A capture file cannot be read; the message names the file, the byte offset and the packet."""
+
+
 class AdmissionError(NetReduceError):
     """The switch refused a ring at set-up; the message says which limit it would exceed."""
 
