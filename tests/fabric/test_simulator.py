@@ -6,7 +6,7 @@ import pytest
 from tests.fabric.toys import Echo, Hub, Source, Toy, frame_of
 
 from netreduce.errors import ConfigurationError
-from netreduce.fabric import Capture, Simulator, StuckError, star
+from netreduce.fabric import Recording, Simulator, StuckError, star
 from netreduce.units import GBPS, NEVER_PS, PS_PER_US
 
 RATE = 100 * GBPS
@@ -114,7 +114,7 @@ def test_frames_are_conserved_through_a_congested_hub(quantum_ps: int) -> None:
 
 
 @pytest.mark.parametrize("quantum_ps", [0, 1_000_000])
-def test_the_same_seed_gives_the_same_capture(quantum_ps: int) -> None:
+def test_the_same_seed_gives_the_same_recording(quantum_ps: int) -> None:
     def digest(seed: int) -> str:
         hosts = [Source(f"worker{i}", count=40, length=300 + i) for i in range(3)]
         simulator = Simulator(seed, quantum_ps=quantum_ps)
@@ -122,10 +122,10 @@ def test_the_same_seed_gives_the_same_capture(quantum_ps: int) -> None:
         simulator.drop(probability=0.1)
         simulator.duplicate(probability=0.1)
         simulator.delay(700_000, probability=0.1)
-        capture = Capture()
-        simulator.tap(capture)
+        recording = Recording()
+        simulator.tap(recording)
         simulator.run_until_quiet(limit_ps=PS_PER_US * 10_000)
-        return capture.digest()
+        return recording.digest()
 
     assert digest(7) == digest(7)
     assert digest(7) != digest(8)

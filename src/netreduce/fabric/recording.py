@@ -1,17 +1,19 @@
-"""Captures: what lines delivered, in order, as a tap of the simulator or of a live cable collects it."""
+"""Recordings: what lines delivered, in order, for tests to compare and for Wireshark to open."""
 
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from netreduce.fabric.link import Line
 from netreduce.wire.frames import RECORD_HEADER_BYTES, record_bytes, record_length, record_time
+from netreduce.wire.pcap import Direction, PcapWriter
 
 
-class CapturedFrame(NamedTuple):
+class RecordedFrame(NamedTuple):
     """One frame: when it arrived, on which line, and its bytes."""
 
     time_ps: int
@@ -19,8 +21,8 @@ class CapturedFrame(NamedTuple):
     data: bytes
 
 
-class Capture:
-    """A tap that keeps every burst: ``capture = Capture(); simulator.tap(capture)``."""
+class Recording:
+    """A tap that keeps every burst: ``recording = Recording(); simulator.tap(recording)``."""
 
     def __init__(self) -> None:
         self._bursts: list[tuple[str, bytes]] = []
@@ -28,16 +30,16 @@ class Capture:
     def __call__(self, line: Line, burst: np.ndarray) -> None:
         self._bursts.append((line.name, burst.tobytes()))
 
-    def frames(self) -> list[CapturedFrame]:
+    def frames(self) -> list[RecordedFrame]:
         """All frames in the order in which they were delivered."""
         found = []
         for line, burst in self._bursts:
-            records = np.frombuffer(burst, np.uint8).copy()
+            records = np.frombuffer(burst, np.uint8).copy()  # compiled code wants a writable array
             at = 0
             while at < records.size:
                 length = int(record_length(records, at))
                 start = at + RECORD_HEADER_BYTES
-                found.append(CapturedFrame(int(record_time(records, at)), line, burst[start : start + length]))
+                found.append(RecordedFrame(int(record_time(records, at)), line, burst[start : start + length]))
                 at += int(record_bytes(length))
         return found
 
@@ -47,3 +49,13 @@ class Capture:
         for time_ps, line, data in self.frames():
             digest.update(f"{time_ps} {line} {len(data)} ".encode() + data)
         return digest.hexdigest()
+
+    def write(self, path: str | Path) -> None:
+        """Write a pcapng file with one interface per line, named like it; virtual time counts from 1970.
+
+        Raises OSError if the file cannot be written.
+        """
+        names = sorted({line for line, _ in self._bursts})
+        with PcapWriter(path, names) as writer:
+            for line, burst in self._bursts:
+                writer.write_burst(names.index(line), Direction.INBOUND, np.frombuffer(burst, np.uint8).copy())
