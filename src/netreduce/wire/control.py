@@ -63,12 +63,16 @@ class Attached(Struct, tag=True):
     port: int
     mac: str
     ip: str
+    epoch_ns: int  # the fabric's time zero on the machine's monotonic clock: frames are stamped relative to it
 
 
 class Hello(Struct, tag=True):
-    """First message on a control connection: which port's worker speaks. Answered by `Ok`."""
+    """First message on a control connection: which port's worker speaks. Answered by `Ok`.
 
-    port: int
+    An observer, which only asks for statistics, says port -1.
+    """
+
+    port: Annotated[int, Meta(ge=-1, lt=1 << 16)]
     worker: Name
     pid: int
     token: str = ""
@@ -81,6 +85,14 @@ class Join(Struct, tag=True):
     world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     endpoint: Endpoint
     geometry: Geometry
+
+
+class Gathering(Struct, tag=True):
+    """A group is not complete yet: these ranks have not joined, since `waiting_s` seconds. Sent to those that have."""
+
+    group: str
+    missing_ranks: tuple[int, ...]
+    waiting_s: float
 
 
 class Joined(Struct, tag=True):
@@ -104,9 +116,28 @@ class Go(Struct, tag=True):
 
 
 class Leave(Struct, tag=True):
-    """This rank has finished with the ring."""
+    """This rank has finished with the ring. Answered by `Closed` when all ranks have."""
 
     ring_id: int
+
+
+class Left(Struct, tag=True):
+    """Another rank has finished with the ring, in good order; nothing more will come from it."""
+
+    ring_id: int
+    rank: int
+
+
+class Closed(Struct, tag=True):
+    """All ranks have left; the ring is no more, and nobody needs this rank's acknowledgements any longer."""
+
+    ring_id: int
+
+
+class Report(Struct, tag=True):
+    """Counters of a worker's NIC, sent before it unplugs, for the run's summary."""
+
+    counters: Annotated[dict[Name, int], Meta(max_length=256)]
 
 
 class Refused(Struct, tag=True):
@@ -149,9 +180,13 @@ class StatisticsRequest(Struct, tag=True):
 
 
 class Statistics(Struct, tag=True):
-    """Counters of the switch, by name; `rings` by ring id, `ports` by port number."""
+    """Counters of the switch, by name; `rings` by ring id, `ports` by port number.
+
+    `nics` are the sums of what the workers that have left reported.
+    """
 
     counters: dict[str, int]
+    nics: dict[str, int]
     rings: dict[str, dict[str, int]]
     ports: dict[str, dict[str, int]]
 
@@ -161,8 +196,8 @@ class Ok(Struct, tag=True):
 
 
 Message = (
-    Attach | Attached | Hello | Join | Joined | Ready | Go | Leave | Refused | PeerLost | Mismatch | Waiting
-    | StatisticsRequest | Statistics | Ok
+    Attach | Attached | Hello | Join | Gathering | Joined | Ready | Go | Leave | Left | Closed | Report
+    | Refused | PeerLost | Mismatch | Waiting | StatisticsRequest | Statistics | Ok
 )  # fmt: skip
 
 _encoder = msgspec.json.Encoder()

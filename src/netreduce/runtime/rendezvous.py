@@ -1,0 +1,220 @@
+"""The switch's book of groups: who has joined, which ring they form, who is ready, who has left or died.
+
+Sans-I/O: each call takes one message or mishap and returns the messages that must go out, by port. The server around
+it owns the sockets, and the callbacks register rings with the switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from netreduce.errors import AdmissionError
+from netreduce.wire.control import (
+    Closed,
+    Endpoint,
+    Gathering,
+    Geometry,
+    Go,
+    Join,
+    Joined,
+    Leave,
+    Left,
+    Message,
+    PeerLost,
+    Ready,
+    Refused,
+)
+
+Outgoing = list[tuple[int, Message]]
+"""Messages to send, each with the port whose control connection it goes to."""
+
+RING_ID_MAX = 0xFFFF
+GROUPS_PER_PORT_MAX = 256
+"""Groups that one worker may be a member of at a time, complete or not."""
+GATHERING_NOTICE_S = 2.0
+"""How long a group may be incomplete before its members are told who is missing; then once per interval."""
+
+
+@dataclass
+class _Gathering:
+    """A group that some ranks have not joined yet."""
+
+    world_size: int
+    geometry: Geometry
+    since_s: float
+    told_s: float
+    members: dict[int, tuple[int, Endpoint]] = field(default_factory=dict)  # by rank: port and endpoint
+
+
+@dataclass
+class _Ring:
+    """A registered ring. `ports` are in rank order; a rank is in at most one of `left` and `lost`."""
+
+    ring_id: int
+    group: str
+    ports: tuple[int, ...]
+    ready: set[int] = field(default_factory=set)
+    left: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
+
+    def present(self) -> list[int]:
+        """Ranks that are still members."""
+        return [rank for rank in range(len(self.ports)) if rank not in self.left | self.lost]
+
+
+class Rendezvous:
+    """Groups of workers; `register(ring_id, endpoints, geometry)` may raise `AdmissionError`."""
+
+    def __init__(
+        self,
+        register: Callable[[int, tuple[Endpoint, ...], Geometry], None],
+        unregister: Callable[[int], None],
+    ) -> None:
+        self._register = register
+        self._unregister = unregister
+        self._gathering: dict[str, _Gathering] = {}
+        self._rings: dict[int, _Ring] = {}
+        self._last_ring_id = 0
+
+    def join(self, port: int, message: Join, now_s: float) -> Outgoing:
+        """A rank enters a group; when it is the last one, the ring is registered and everybody is told."""
+        group, endpoint = message.group, message.endpoint
+        gathering = self._gathering.setdefault(
+            group, _Gathering(message.world_size, message.geometry, now_s, told_s=now_s)
+        )
+        reason = self._objection(port, message, gathering)
+        if reason:
+            if not gathering.members:
+                del self._gathering[group]
+            return [(port, Refused(group, reason))]
+        gathering.members[endpoint.rank] = (port, endpoint)
+        if len(gathering.members) < gathering.world_size:
+            return []
+        del self._gathering[group]
+        return self._complete(group, gathering)
+
+    def _objection(self, port: int, message: Join, gathering: _Gathering) -> str:
+        """Why `message` cannot be granted; empty when it can."""
+        rank, world_size = message.endpoint.rank, message.world_size
+        if rank >= world_size:
+            return f"rank {rank} does not exist in a group of {world_size}"
+        if world_size != gathering.world_size:
+            return f"rank {rank} says the group has {world_size} ranks, others say {gathering.world_size}"
+        if message.geometry != gathering.geometry:
+            return f"rank {rank} wants {message.geometry}, others want {gathering.geometry}"
+        if rank in gathering.members:
+            return f"rank {rank} has already joined, from port {gathering.members[rank][0]}"
+        if any(port == other for other, _ in gathering.members.values()):
+            return f"the worker at port {port} has already joined with another rank"
+        if self._memberships(port) >= GROUPS_PER_PORT_MAX:
+            return f"this worker is already a member of {GROUPS_PER_PORT_MAX} groups, the most allowed"
+        for table in (message.endpoint.peer_qpns, message.endpoint.peer_psns, message.endpoint.fifo_addresses,
+                      message.endpoint.fifo_rkeys):  # fmt: skip
+            if len(table) not in (0, world_size):
+                return f"rank {rank} names {len(table)} peers in a group of {world_size}"
+        return ""
+
+    def _memberships(self, port: int) -> int:
+        gathering = sum(port in (p for p, _ in g.members.values()) for g in self._gathering.values())
+        return gathering + sum(port in ring.ports for ring in self._rings.values())
+
+    def _complete(self, group: str, gathering: _Gathering) -> Outgoing:
+        members = [gathering.members[rank] for rank in range(gathering.world_size)]
+        endpoints = tuple(endpoint for _, endpoint in members)
+        ports = tuple(port for port, _ in members)
+        try:
+            ring_id = self._free_ring_id()
+            self._register(ring_id, endpoints, gathering.geometry)
+        except AdmissionError as error:
+            return [(port, Refused(group, str(error))) for port in ports]
+        self._rings[ring_id] = _Ring(ring_id, group, ports)
+        return [(port, Joined(group, ring_id, endpoints)) for port in ports]
+
+    def _free_ring_id(self) -> int:
+        """Ids rotate, so that a late frame of a ring that is gone does not meet a new ring of the same id."""
+        for _ in range(RING_ID_MAX):
+            self._last_ring_id = self._last_ring_id % RING_ID_MAX + 1
+            if self._last_ring_id not in self._rings:
+                return self._last_ring_id
+        raise AdmissionError(f"all {RING_ID_MAX} ring ids are taken")
+
+    def _rank(self, port: int, ring_id: int) -> tuple[_Ring, int] | None:
+        """The ring and the port's rank in it; None when the port is no present member."""
+        ring = self._rings.get(ring_id)
+        if ring is None:
+            return None
+        rank = next((rank for rank in ring.present() if ring.ports[rank] == port), None)
+        return None if rank is None else (ring, rank)
+
+    def ready(self, port: int, message: Ready) -> Outgoing:
+        """A rank's queue pairs can receive; when all can, everybody may start."""
+        found = self._rank(port, message.ring_id)
+        if found is None:
+            return []
+        ring, rank = found
+        ring.ready.add(rank)
+        if len(ring.ready) < len(ring.ports) or ring.lost:
+            return []
+        return [(ring.ports[r], Go(ring.ring_id)) for r in ring.present()]
+
+    def leave(self, port: int, message: Leave) -> Outgoing:
+        """A rank is done with its ring; the others hear of it."""
+        found = self._rank(port, message.ring_id)
+        if found is None:
+            return []
+        ring, rank = found
+        ring.left.add(rank)
+        news: Outgoing = [(ring.ports[r], Left(ring.ring_id, rank)) for r in ring.present()]
+        return news + self._close_if_empty(ring)
+
+    def _close_if_empty(self, ring: _Ring) -> Outgoing:
+        """Unregister a ring without members.
+
+        Not earlier: without its registration the frames of a member would pass unsummed, as if they were results.
+        """
+        if ring.present():
+            return []
+        del self._rings[ring.ring_id]
+        self._unregister(ring.ring_id)
+        return [(ring.ports[rank], Closed(ring.ring_id)) for rank in sorted(ring.left)]
+
+    def lost(self, port: int, reason: str) -> Outgoing:
+        """The worker at `port` is gone: every group that it has not left hears of it."""
+        news: Outgoing = []
+        for group, gathering in list(self._gathering.items()):
+            rank = next((rank for rank, (p, _) in gathering.members.items() if p == port), None)
+            if rank is None:
+                continue
+            del self._gathering[group], gathering.members[rank]
+            refusal = Refused(group, f"rank {rank} was lost while the group was gathering: {reason}")
+            news += [(p, refusal) for p, _ in gathering.members.values()]
+        for ring_id in list(self._rings):
+            found = self._rank(port, ring_id)
+            if found is not None:
+                ring, rank = found
+                ring.lost.add(rank)
+                news += [(ring.ports[r], PeerLost(ring_id, rank, reason)) for r in ring.present()]
+                news += self._close_if_empty(ring)
+        return news
+
+    def to_members(self, ring_id: int, message: Message) -> Outgoing:
+        """`message` for every present member of a ring."""
+        ring = self._rings.get(ring_id)
+        return [] if ring is None else [(ring.ports[rank], message) for rank in ring.present()]
+
+    def ring_ids(self) -> list[int]:
+        """The rings that are registered."""
+        return list(self._rings)
+
+    def gathering_notices(self, now_s: float) -> Outgoing:
+        """Tell those who wait who is missing, once per interval."""
+        news: Outgoing = []
+        for group, gathering in self._gathering.items():
+            if now_s - gathering.told_s < GATHERING_NOTICE_S:
+                continue
+            gathering.told_s = now_s
+            missing = tuple(rank for rank in range(gathering.world_size) if rank not in gathering.members)
+            notice = Gathering(group, missing, now_s - gathering.since_s)
+            news += [(port, notice) for port, _ in gathering.members.values()]
+        return news
