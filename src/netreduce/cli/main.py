@@ -1,0 +1,25 @@
+"""The `netreduce` command. Nothing here loads the compiler before a command needs it, so that help is instant."""
+
+from __future__ import annotations
+
+import typer
+
+from netreduce import __version__
+from netreduce.cli.doctor import doctor
+from netreduce.cli.run import run
+
+app = typer.Typer(
+    name="netreduce",
+    help="In-network gradient aggregation beneath an untouched RoCE transport.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command(context_settings={"allow_interspersed_args": False})(run)
+app.command()(doctor)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)

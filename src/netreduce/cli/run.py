@@ -1,0 +1,105 @@
+"""`netreduce run`: a switch and its workers on this machine, started and ended together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from netreduce.errors import NetReduceError
+
+RANKS_MAX = 64
+
+
+def say(text: str) -> None:
+    """A line to the user, apart from the workers' output."""
+    typer.echo(f"netreduce: {text}", err=True)
+
+
+def _write_out(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def _write_err(data: bytes) -> None:
+    sys.stderr.buffer.write(data)
+    sys.stderr.buffer.flush()
+
+
+@contextlib.contextmanager
+def _signals_raise(handled: tuple[signal.Signals, ...]) -> Iterator[None]:
+    from netreduce.runtime.launcher import raise_interrupted
+
+    previous = {number: signal.signal(number, raise_interrupted) for number in handled}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(help="The command of every worker, such as: -- python train.py")],
+    workers: Annotated[int, typer.Option("--workers", "-n", min=1, max=RANKS_MAX, help="How many workers.")] = 2,
+    pcap: Annotated[Path | None, typer.Option(help="Record what crosses the switch in this file.")] = None,
+    prefix: Annotated[bool, typer.Option(help="Mark each line of output with the rank that wrote it.")] = True,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what the switch does.")] = False,
+) -> None:
+    """Start a switch and N workers, with the environment that torchrun sets.
+
+    A failing worker and Ctrl-C end everything; the failing worker's own error is shown last, its exit code returned.
+    """
+    try:
+        raise typer.Exit(run_workers(command, workers, pcap=pcap, prefix=prefix, verbose=verbose))
+    except NetReduceError as error:
+        say(str(error))
+        raise typer.Exit(1) from error
+
+
+def run_workers(command: list[str], workers: int, *, pcap: Path | None, prefix: bool, verbose: bool) -> int:
+    """Run `command` as so many workers on a switch of their own; the exit code for the shell."""
+    from netreduce.runtime.embedded import SwitchProcess
+    from netreduce.runtime.launcher import (
+        Interrupted,
+        Launcher,
+        exit_text,
+        new_run_id,
+        reserve_port,
+        worker_environment,
+    )
+    from netreduce.runtime.observer import observe, summary
+    from netreduce.runtime.warmup import ensure_compiled
+
+    with _signals_raise((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
+        switch = None
+        try:
+            ensure_compiled(say)
+            switch = SwitchProcess(max(workers, 2), pcap, "INFO" if verbose else "WARNING")
+            switch.wait_until_ready()
+            with reserve_port() as reserved:
+                port, run_id = reserved.getsockname()[1], new_run_id()
+                environments = [
+                    worker_environment(rank, workers, port, run_id, switch.address, os.environ)
+                    for rank in range(workers)
+                ]
+                failure = Launcher(command, environments, _write_out, _write_err, prefix=prefix).run()
+            for line in summary(observe(switch.address)):
+                say(line)
+        except Interrupted as interruption:
+            say(f"ended by {interruption.signal_number.name}")
+            return 128 + interruption.signal_number
+        finally:
+            if switch is not None:
+                switch.close()
+    if failure is None:
+        return 0
+    for line in failure.last_words:
+        typer.echo(f"[{failure.rank}] {line}", err=True)
+    say(f"worker {failure.rank} (process {failure.pid}) failed: {exit_text(failure.returncode)}")
+    return failure.returncode if failure.returncode > 0 else 128 - failure.returncode

@@ -1,0 +1,125 @@
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+import pytest
+
+from netreduce.errors import ConfigurationError
+from netreduce.runtime.launcher import Interrupted, Launcher, raise_interrupted, reserve_port, worker_environment
+
+pytestmark = pytest.mark.live
+
+
+def launcher_of(code, workers=2, prefix=True):
+    """A launcher of Python `code`, and what its workers write."""
+    out, err = bytearray(), bytearray()
+    environments = [
+        worker_environment(rank, workers, 29500, "run", "local:none", os.environ) for rank in range(workers)
+    ]
+    return Launcher([sys.executable, "-c", code], environments, out.extend, err.extend, prefix=prefix), out, err
+
+
+def children():
+    path = f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children"
+    with open(path) as file:
+        return file.read().split()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_over():
+    descriptors = os.listdir("/proc/self/fd")
+    yield
+    assert os.listdir("/proc/self/fd") == descriptors
+    assert children() == []
+
+
+def test_workers_get_the_environment_that_torchrun_sets():
+    code = "import os; e = os.environ; print(e['RANK'], e['WORLD_SIZE'], e['LOCAL_RANK'], e['NETREDUCE_SWITCH'])"
+    launcher, out, _ = launcher_of(code)
+    assert launcher.run() is None
+    assert sorted(out.decode().splitlines()) == ["[0] 0 2 0 local:none", "[1] 1 2 1 local:none"]
+
+
+def test_without_prefix_output_passes_as_it_is():
+    launcher, out, _ = launcher_of("import sys; sys.stdout.write('50%\\r100%')", workers=1, prefix=False)
+    assert launcher.run() is None
+    assert out == b"50%\r100%"
+
+
+def test_the_first_failure_ends_the_others_and_keeps_its_own_last_words():
+    code = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    sys.exit("my own fault")
+time.sleep(60)
+"""
+    start = time.monotonic()
+    launcher, _, err = launcher_of(code, workers=3)
+    failure = launcher.run()
+    assert (failure.rank, failure.returncode, failure.last_words) == (1, 1, ("my own fault",))
+    assert b"[1] my own fault\n" in err
+    assert time.monotonic() - start < 5
+
+
+def test_a_killed_worker_is_a_failure_with_its_signal():
+    code = "import os, time; os.kill(os.getpid(), 9) if os.environ['RANK'] == '0' else time.sleep(60)"
+    launcher, _, _ = launcher_of(code)
+    assert launcher.run().returncode == -signal.SIGKILL
+
+
+def test_what_a_worker_has_started_ends_with_it():
+    code = "import subprocess; print(subprocess.Popen(['sleep', '60'], start_new_session=False).pid)"
+    launcher, out, _ = launcher_of(code, workers=1, prefix=False)
+    assert launcher.run() is None
+    pid = int(out)
+    deadline = time.monotonic() + 5
+    while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
+        with open(f"/proc/{pid}/stat") as file:
+            if file.read().rsplit(")", 1)[1].split()[0] == "Z":
+                return  # dead, and not ours to reap
+        time.sleep(0.01)
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_an_interruption_is_passed_on_to_the_workers():
+    code = """
+import time
+try:
+    print("here", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("stopped in good order")
+"""
+    launcher, out, _ = launcher_of(code)
+    previous = signal.signal(signal.SIGINT, raise_interrupted)
+
+    def interrupt_once_all_run():
+        while out.count(b"here") < 2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    helper = threading.Thread(target=interrupt_once_all_run)
+    helper.start()
+    try:
+        with pytest.raises(Interrupted, match="SIGINT"):
+            launcher.run()
+    finally:
+        helper.join()
+        signal.signal(signal.SIGINT, previous)
+    assert out.count(b"stopped in good order") == 2
+
+
+def test_a_command_that_does_not_exist_is_a_clear_error():
+    launcher = Launcher(["/no/such/command"], [dict(os.environ)], len, len, prefix=True)
+    with pytest.raises(ConfigurationError, match="cannot start '/no/such/command'"):
+        launcher.run()
+
+
+def test_a_reserved_port_is_free_for_a_listener_that_asks_for_it():
+    with reserve_port() as reserved, socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(reserved.getsockname())
+        listener.listen()
