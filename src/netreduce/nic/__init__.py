@@ -1,1 +1,6 @@
-"""The RoCEv2 NIC: verbs above, frames below, and nothing of rings or aggregation."""
+"""The embedded RoCEv2 NIC: Reliable Connection transport behind a verbs API (`netreduce.nic.verbs`)."""
+
+from netreduce.nic.nic import Nic
+from netreduce.nic.tables import NicLimits
+
+__all__ = ["Nic", "NicLimits"]
