@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from harness import connect, fill, make_wire
+from tests.nic.harness import connect, fill, make_wire
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 257, 512, 513, 1021, 5000])
