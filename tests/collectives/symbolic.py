@@ -86,8 +86,14 @@ class World:
     """Runs `make_schedule(rank)` on `make_buffers(rank)` for every rank until all have finished."""
 
     def __init__(
-        self, world_size: int, make_buffers: Callable[[int], Buffers], make_schedule: Callable[[int], Schedule]
+        self,
+        world_size: int,
+        make_buffers: Callable[[int], Buffers],
+        make_schedule: Callable[[int], Schedule],
+        rings: int = 1,
     ) -> None:
+        """Rank r takes part in in-network ring r mod `rings`."""
+        self.rings = rings
         self.ranks = [Rank(make_buffers(rank), make_schedule(rank)) for rank in range(world_size)]
         self.wires: dict[tuple[int, int], deque[list[int]]] = defaultdict(deque)
         self.aggregates: list[deque[tuple[list[int], Aggregate]]] = [deque() for _ in self.ranks]
@@ -125,7 +131,7 @@ class World:
                 rank.put(target, [a + b for a, b in zip(rank.get(left), rank.get(right), strict=True)])
             case Copy(source, target):
                 rank.put(target, rank.get(source))
-            case Aggregate(source, _):
+            case Aggregate(source=source):
                 self.aggregates[number].append((rank.get(source), step))
                 rank.aggregated += source.count
                 return False
@@ -140,11 +146,17 @@ class World:
         return False
 
     def _aggregate(self) -> bool:
-        if not all(self.aggregates):
+        moved = [self._aggregate_ring(number) for number in range(self.rings)]
+        return any(moved)
+
+    def _aggregate_ring(self, number: int) -> bool:
+        ranks, queues = self.ranks[number :: self.rings], self.aggregates[number :: self.rings]
+        if not queues or not all(queues):
             return False
-        heads = [queue.popleft() for queue in self.aggregates]
+        heads = [queue.popleft() for queue in queues]
         total = [sum(column) for column in zip(*(values for values, _ in heads), strict=True)]
-        for rank, (_, step) in zip(self.ranks, heads, strict=True):
+        for rank, (_, step) in zip(ranks, heads, strict=True):
+            assert step.ring == number
             rank.put(step.target, list(total))
             rank.waiting.remove(step)
         return True

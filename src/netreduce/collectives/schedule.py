@@ -81,11 +81,13 @@ class Copy:
 class Aggregate:
     """Give `source` to the switch and take the combination of all ranks' into `target`, which may be `source`.
 
-    All ranks run the same aggregates in the same order.
+    All ranks of a ring run the same aggregates in the same order. `ring` numbers the rings of which a communicator has
+    several (one per worker of a machine, in Parallel NetReduce); a rank belongs to the one it names.
     """
 
     source: Span
     target: Span
+    ring: int = 0
 
 
 Step: TypeAlias = Send | Receive | Reduce | Copy | Aggregate
