@@ -192,7 +192,8 @@ def _parse_bth(frame: np.ndarray, at: int, end: int, packet: np.record) -> int:
 def parse_packet(frame: np.ndarray, packet: np.record) -> int:
     """Read the headers of `frame` (uint8, from the destination MAC on, without FCS) into `packet`.
 
-    Returns a `Parse` code; fields are meaningful only for `Parse.OK`. The ICRC is not looked at: see `icrc_is_good`.
+    Returns a `Parse` code. Fields are meaningful for `Parse.OK`; for `UNKNOWN_OPCODE` and `BAD_PADDING` those up to the
+    BTH are. The ICRC is not looked at: see `icrc_is_good`.
     """
     at = ETHERNET_BYTES
     if frame.size < at:
