@@ -1,0 +1,249 @@
+"""Registration of rings: admission with a reason, and ranges of the shared pools. Plain Python, off the data path.
+
+A ring that does not fit is refused here, at set-up; once admitted it never runs out of anything.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from netreduce.errors import AdmissionError
+from netreduce.switch.lookup import find_key
+from netreduce.switch.tables import (
+    HEADER_ROOM,
+    MESSAGES_MAX,
+    NOBODY,
+    RING_COUNTERS,
+    ROLE_ACKNOWLEDGE,
+    ROLE_DATA,
+    ROLE_NONE,
+    SwitchTables,
+)
+from netreduce.wire.control import RANKS_MAX, Endpoint, Geometry
+from netreduce.wire.packet import IPV4_MAPPED
+from netreduce.wire.psn import psn_add
+
+PATH_MTUS = (256, 512, 1024, 2048, 4096)
+RING_ID_MAX = 0xFFFF
+_MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class RingSpec:
+    """A ring to register: its id, its members in rank order, and what they agreed on."""
+
+    ring_id: int
+    endpoints: tuple[Endpoint, ...]
+    geometry: Geometry
+
+
+class Ranges:
+    """First-fit allocation of contiguous ranges of one pool; freed neighbours grow together."""
+
+    def __init__(self, size: int) -> None:
+        self._free = [(0, size)]  # (start, length), ascending, never adjacent
+
+    @property
+    def largest(self) -> int:
+        """Length of the longest range that can be taken."""
+        return max((length for _, length in self._free), default=0)
+
+    @property
+    def free(self) -> int:
+        """Total length of what is not taken."""
+        return sum(length for _, length in self._free)
+
+    def take(self, length: int) -> int:
+        """Start of a range of `length`, which must not exceed `largest`."""
+        at = next(i for i, (_, free) in enumerate(self._free) if free >= length)
+        start, free = self._free[at]
+        self._free[at : at + 1] = [(start + length, free - length)] if free > length else []
+        return start
+
+    def give(self, start: int, length: int) -> None:
+        """Return a range that `take` handed out."""
+        merged: list[tuple[int, int]] = []
+        for begin, size in sorted([*self._free, (start, length)]):
+            if merged and merged[-1][0] + merged[-1][1] == begin:
+                merged[-1] = (merged[-1][0], merged[-1][1] + size)
+            else:
+                merged.append((begin, size))
+        self._free = merged
+
+
+def ip_halves(ip: str) -> tuple[int, int]:
+    """High and low 64 bits of an address as int64 bits, IPv4 mapped into IPv6, as `parse_packet` holds them."""
+    address = ipaddress.ip_address(ip)
+    if isinstance(address, ipaddress.IPv4Address):
+        return 0, IPV4_MAPPED | int(address)
+    value = int(address)
+    high, low = value >> 64, value & ((1 << 64) - 1)
+    return _int64(high), _int64(low)
+
+
+def _int64(bits: int) -> int:
+    return bits - (1 << 64) if bits >> 63 else bits
+
+
+class Registry:
+    """The rings of one switch: who holds which rows of its tables."""
+
+    def __init__(self, tables: SwitchTables) -> None:
+        self.rings: dict[int, int] = {}  # ring id: row of `rings`
+        self.specs: dict[int, RingSpec] = {}
+        self.retired: dict[str, int] = dict.fromkeys(RING_COUNTERS, 0)
+        self._tables = tables
+        self._connections = Ranges(tables.connections.size)
+        self._slots = Ranges(tables.slots.size)
+        self._copies = Ranges(tables.held.size)
+        self._buffers = Ranges(tables.buffers.size)
+
+    def register(self, spec: RingSpec, ports: dict[str, int]) -> None:
+        """Admit a ring; `ports` maps attached IP addresses to ports. AdmissionError says what is wrong or lacking."""
+        self._check_members(spec, ports)
+        self._check_room(spec)
+        row = int(next(i for i in range(self._tables.rings.size) if not self._tables.rings[i].used))
+        self._fill_ring(row, spec)
+        self._fill_connections(row, spec, ports)
+        self.rings[spec.ring_id], self.specs[spec.ring_id] = row, spec
+        self._rebuild_keys()
+
+    def unregister(self, ring_id: int) -> None:
+        """Forget a ring and free its ranges; KeyError if there is none of this id."""
+        row = self.rings.pop(ring_id)
+        del self.specs[ring_id]
+        ring = self._tables.rings[row]
+        for name in RING_COUNTERS:
+            self.retired[name] += int(ring[name])
+        slots = int(ring.message_count * ring.message_packets)
+        copies = int(slots * ring.rank_count)
+        self._connections.give(int(ring.first_connection), int(ring.rank_count))
+        self._slots.give(int(ring.first_slot), slots)
+        self._copies.give(int(ring.first_copy), copies)
+        self._buffers.give(int(ring.first_buffer), int(copies * ring.buffer_bytes))
+        self._tables.drops[-1] += self._tables.drops[row]
+        self._tables.drops[row] = 0
+        ring.used = 0
+        self._rebuild_keys()
+
+    def _check_members(self, spec: RingSpec, ports: dict[str, int]) -> None:
+        name = f"ring {spec.ring_id}"
+        if spec.ring_id in self.rings:
+            raise AdmissionError(f"{name} is registered already")
+        if not 0 <= spec.ring_id <= RING_ID_MAX:
+            raise AdmissionError(f"ring id {spec.ring_id} is not within 0 to {RING_ID_MAX}")
+        if not 1 <= len(spec.endpoints) <= RANKS_MAX:
+            raise AdmissionError(f"{name} has {len(spec.endpoints)} ranks, 1 to {RANKS_MAX} are allowed")
+        if spec.geometry.path_mtu not in PATH_MTUS:
+            raise AdmissionError(f"{name} has path_mtu {spec.geometry.path_mtu}, allowed are {PATH_MTUS}")
+        for rank, endpoint in enumerate(spec.endpoints):
+            if endpoint.rank != rank:
+                raise AdmissionError(f"{name}: endpoint {rank} is that of rank {endpoint.rank}; rank order is needed")
+            if endpoint.ip not in ports:
+                raise AdmissionError(f"{name}: address {endpoint.ip} of rank {rank} is not attached to any port")
+        used = {key for other in self.specs.values() for key, _, _ in _keys(other)}
+        for key, _, rank in _keys(spec):
+            if key in used:
+                raise AdmissionError(f"{name}: rank {rank} shares a queue pair with another connection of a ring")
+            used.add(key)
+
+    def _check_room(self, spec: RingSpec) -> None:
+        ranks, tables = len(spec.endpoints), self._tables
+        if len(self.rings) == tables.rings.size:
+            raise AdmissionError(f"all {tables.rings.size} rings of the switch are in use")
+        if ranks > self._connections.largest:
+            raise AdmissionError(
+                f"ring of {ranks} ranks needs {ranks} connections in a row, {self._connections.largest} of "
+                f"{tables.connections.size} are free"
+            )
+        slots, copies, size = _needs(spec)
+        fits = slots <= self._slots.largest and copies <= self._copies.largest and size <= self._buffers.largest
+        if not fits:
+            raise AdmissionError(
+                f"ring of {ranks} ranks needs {size / _MB:.1f} MB of aggregator memory, "
+                f"{self._buffers.largest / _MB:.1f} MB of {tables.buffers.size / _MB:.0f} MB are free in one piece: "
+                f"lower message_window ({spec.geometry.message_window}) or message_packets "
+                f"({spec.geometry.message_packets}), or give the switch more memory"
+            )
+
+    def _fill_ring(self, row: int, spec: RingSpec) -> None:
+        tables, geometry = self._tables, spec.geometry
+        ring = tables.rings[row]
+        for name in ring.dtype.names:
+            ring[name] = 0
+        slots, copies, size = _needs(spec)
+        ring.used = 1
+        ring.ring_id = spec.ring_id
+        ring.rank_count = len(spec.endpoints)
+        ring.message_count = 2 * geometry.message_window
+        ring.message_packets = geometry.message_packets
+        ring.path_mtu = geometry.path_mtu
+        ring.first_connection = self._connections.take(len(spec.endpoints))
+        ring.first_message = row * MESSAGES_MAX
+        ring.first_slot = self._slots.take(slots)
+        ring.first_copy = self._copies.take(copies)
+        ring.first_buffer = self._buffers.take(size)
+        ring.buffer_bytes = HEADER_ROOM + geometry.path_mtu
+        tables.messages["message"][ring.first_message : ring.first_message + MESSAGES_MAX] = NOBODY
+
+    def _fill_connections(self, row: int, spec: RingSpec, ports: dict[str, int]) -> None:
+        tables = self._tables
+        for rank, endpoint in enumerate(spec.endpoints):
+            successor = spec.endpoints[(rank + 1) % len(spec.endpoints)]
+            index = int(tables.rings[row].first_connection) + rank
+            connection = tables.connections[index]
+            for name in connection.dtype.names:
+                connection[name] = 0
+            connection.ring = row
+            connection.rank = rank
+            connection.rank_bit = _int64(1 << rank)
+            connection.port = ports[endpoint.ip]
+            connection.answer_port = ports[successor.ip]
+            connection.answer_qpn = endpoint.successor_qpn
+            connection.newest = -1
+            connection.next_psn = connection.unacknowledged_psn = endpoint.first_psn
+            connection.last_psn = psn_add(endpoint.first_psn, -1)
+
+    def _rebuild_keys(self) -> None:
+        """Fill the hash table anew: it has no deletion, and rings come and go rarely."""
+        tables = self._tables
+        tables.keys.role = ROLE_NONE
+        count = 0
+        for ring_id, spec in self.specs.items():
+            first = int(tables.rings[self.rings[ring_id]].first_connection)
+            for key, role, rank in _keys(spec):
+                place = -1 - int(find_key(tables, *key))
+                assert place >= 0, "keys are distinct"
+                tables.keys[place] = (*key, role, first + rank)
+                count += 1
+        tables.state[0].keys_used = count
+
+    def release_port(self, port: int) -> None:
+        """Nobody owns addresses at `port` any more: what arrives there is not aggregated."""
+        for row in self.rings.values():
+            ring = self._tables.rings[row]
+            for index in range(int(ring.first_connection), int(ring.first_connection + ring.rank_count)):
+                connection = self._tables.connections[index]
+                if connection.port == port:
+                    connection.port = NOBODY
+                if connection.answer_port == port:
+                    connection.answer_port = NOBODY
+
+
+def _needs(spec: RingSpec) -> tuple[int, int, int]:
+    """Slots, copies and bytes of buffer that the ring takes."""
+    slots = 2 * spec.geometry.message_window * spec.geometry.message_packets
+    copies = slots * len(spec.endpoints)
+    return slots, copies, copies * (HEADER_ROOM + spec.geometry.path_mtu)
+
+
+def _keys(spec: RingSpec) -> list[tuple[tuple[int, int, int, int, int], int, int]]:
+    """Key, role and rank of each connection's data and answers; a key as `find_key` takes it."""
+    keys = []
+    for rank, endpoint in enumerate(spec.endpoints):
+        successor = spec.endpoints[(rank + 1) % len(spec.endpoints)]
+        here, there = ip_halves(endpoint.ip), ip_halves(successor.ip)
+        keys.append(((*here, *there, successor.predecessor_qpn), ROLE_DATA, rank))
+        keys.append(((*there, *here, endpoint.successor_qpn), ROLE_ACKNOWLEDGE, rank))
+    return keys

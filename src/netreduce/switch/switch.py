@@ -1,0 +1,210 @@
+"""The switch as a Node: frames in, frames out, counters, and notices for the control plane."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from netreduce.compiled import entry
+from netreduce.errors import AdmissionError, ConfigurationError
+from netreduce.switch.forwarding import find_mac, free_mac
+from netreduce.switch.pipeline import take_burst
+from netreduce.switch.registry import Registry, RingSpec, ip_halves
+from netreduce.switch.tables import PROBES_MAX, RING_COUNTERS, SwitchLimits, make_tables
+from netreduce.trace.events import DropReason, EventLog, make_event_log
+from netreduce.units import NEVER_PS, PS_PER_S
+from netreduce.wire.build import mac_bytes
+from netreduce.wire.control import Mismatch, Waiting
+from netreduce.wire.frames import QUEUE_STATE, FrameQueue
+from netreduce.wire.ina import MESSAGE_ID_MASK, DataType, InaFlag, ReduceOp
+
+_FORWARDING_COUNTERS = ("forwarded", "flooded", "filtered", "not_learned")
+
+
+class Switch:
+    """Forwards every frame as a learning bridge, and aggregates and splices those of registered rings.
+
+    `name` is for messages; `port_count` ports, all up until `detach`; `limits` bound tables and queues; `events` is the
+    log to write to, by default one that stays off. Not thread-safe: one thread drives a node.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        port_count: int,
+        *,
+        limits: SwitchLimits = SwitchLimits(),  # noqa: B008 (immutable)
+        events: EventLog | None = None,
+    ) -> None:
+        self.name = name
+        self.port_count = port_count
+        self._egress_state = np.zeros(port_count, QUEUE_STATE).view(np.recarray)
+        self.tables = make_tables(port_count, limits, self._egress_state, events or make_event_log())
+        self.tables.ports.up = 1
+        self._registry = Registry(self.tables)
+        self._addresses: dict[str, tuple[int, int]] = {}  # attached IP: port, MAC
+        self._told: set[int] = set()  # failed rings whose notice was handed out
+        self._take_burst = entry(take_burst, self.tables, 0, np.empty(0, np.uint8), 0)
+
+    # The node protocol (fabric/node.py).
+
+    def receive(self, port: int, burst: np.ndarray, now_ps: int) -> None:
+        """Take the frames of `burst` (uint8, whole records) from `port`; what can leave is queued at once."""
+        if not (burst.flags.writeable and burst.flags.c_contiguous):
+            burst = burst.copy()
+        with np.errstate(over="ignore", invalid="ignore"):  # a peer's numbers may overflow: no concern of the switch
+            self._take_burst(self.tables, port, burst, now_ps)
+
+    def advance(self, now_ps: int) -> None:
+        """Nothing is due: the switch has no timers, and queues frames as they come."""
+
+    def next_timer_ps(self) -> int:
+        """Never: the switch has no timers."""
+        return NEVER_PS
+
+    def egress(self, port: int) -> FrameQueue:
+        """The bounded queue of frames waiting to leave by `port`."""
+        return FrameQueue(self.tables.egress_data[port], self._egress_state[port : port + 1])
+
+    # The control plane.
+
+    def attach(self, port: int, mac: str, ip: str) -> None:
+        """Bring `port` up and let it own an address; a port may own several.
+
+        Raises ConfigurationError if the port does not exist or another port owns the address.
+        """
+        if not 0 <= port < self.port_count:
+            raise ConfigurationError(f"port {port} does not exist, {self.name} has ports 0 to {self.port_count - 1}")
+        number = int.from_bytes(mac_bytes(mac), "big")
+        ip_halves(ip)
+        for other_ip, (other_port, other_mac) in self._addresses.items():
+            if other_port != port and (other_ip == ip or other_mac == number):
+                raise ConfigurationError(f"address {ip} ({mac}) is attached to port {other_port} already")
+        now_ps = 0
+        at = int(find_mac(self.tables, number, now_ps))
+        if at < 0:
+            at = int(free_mac(self.tables, number, now_ps))
+        if at < 0:
+            raise ConfigurationError(f"the MAC table has no room for {mac}: its {PROBES_MAX} places are taken")
+        self.tables.macs[at] = (number, port, now_ps, 1)
+        self.tables.ports[port].up = 1
+        self._addresses[ip] = (port, number)
+
+    def detach(self, port: int) -> None:
+        """Unplug `port`: its addresses are free, its queue is emptied, what it sends is no longer aggregated."""
+        self._addresses = {ip: owner for ip, owner in self._addresses.items() if owner[0] != port}
+        macs = self.tables.macs
+        macs[(macs.port == port) & (macs.mac != 0)] = (0, 0, 0, 0)
+        self.tables.ports[port].up = 0
+        state = self._egress_state[port]
+        state.head = state.tail = state.wrap = state.frames = state.bytes = 0
+        self._registry.release_port(port)
+
+    def register_ring(self, spec: RingSpec) -> None:
+        """Aggregate the connections of a ring from now on. AdmissionError says why it cannot be."""
+        self._registry.register(spec, {ip: port for ip, (port, _) in self._addresses.items()})
+
+    def unregister_ring(self, ring_id: int) -> None:
+        """Stop aggregating for a ring and free its memory. AdmissionError if it is not registered."""
+        if ring_id not in self._registry.rings:
+            raise AdmissionError(f"ring {ring_id} is not registered")
+        self._registry.unregister(ring_id)
+        self._told.discard(ring_id)
+
+    # What the switch knows.
+
+    def notices(self) -> list[Mismatch]:
+        """Rings that failed since the last call because two ranks disagree; each once."""
+        if self.tables.state[0].failures == 0:
+            return []
+        found = []
+        for ring_id, row in self._registry.rings.items():
+            if self.tables.rings[row].failed and ring_id not in self._told:
+                self._told.add(ring_id)
+                found.append(self._mismatch(row))
+        return found
+
+    def _mismatch(self, row: int) -> Mismatch:
+        ring = self.tables.rings[row]
+        message = self.tables.messages[ring.first_message + ring.failed_message % ring.message_count]
+        return Mismatch(
+            ring_id=int(ring.ring_id),
+            message_id=int(ring.failed_message) & MESSAGE_ID_MASK,
+            rank_a=int(message.first_rank),
+            description_a=describe(message.data_type, message.op, message.length_bytes, message.ina_flags),
+            rank_b=int(ring.failed_rank),
+            description_b=describe(
+                ring.failed_data_type, ring.failed_op, ring.failed_length_bytes, ring.failed_ina_flags
+            ),
+        )
+
+    def waiting(self, now_ps: int, longer_than_ps: int) -> list[Waiting]:
+        """Messages of which some packet has waited longer than that for some ranks, and for which, oldest first."""
+        found = []
+        for ring_id, row in self._registry.rings.items():
+            ring = self.tables.rings[row]
+            first = int(ring.first_message)
+            for message in self.tables.messages[first : first + int(ring.message_count)]:
+                if message.message < 0 or message.complete == message.packets:
+                    continue
+                at = int(ring.first_slot + message.message % ring.message_count * ring.message_packets)
+                slots = self.tables.slots[at : at + int(message.packets)]
+                late = slots[(slots["arrived"] > 0) & (slots["arrived"] < ring.rank_count)]
+                late = late[now_ps - late["first_ps"] > longer_than_ps]
+                if late.size:
+                    have = int(np.bitwise_and.reduce(late["bitmap"]))
+                    missing = tuple(rank for rank in range(int(ring.rank_count)) if not have >> rank & 1)
+                    waited_s = (now_ps - int(late["first_ps"].min())) / PS_PER_S
+                    found.append(Waiting(ring_id, int(message.message) & MESSAGE_ID_MASK, missing, waited_s))
+        return sorted(found, key=lambda waiting: -waiting.waiting_s)
+
+    def counters(self) -> dict[str, int]:
+        """Totals since the start: frames, what rings did (those gone included), and drops by reason."""
+        state, tables = self._egress_state, self.tables
+        totals = {
+            "packets_in": int(tables.ports.packets_in.sum()),
+            "bytes_in": int(tables.ports.bytes_in.sum()),
+            "packets_out": int(state.enqueued_frames.sum()),
+            "bytes_out": int(state.enqueued_bytes.sum()),
+            "egress_drops": int(state.dropped_frames.sum()),
+            "peak_queue_bytes": int(state.peak_bytes.max(initial=0)),
+        }
+        totals |= {name: int(tables.state[0][name]) for name in _FORWARDING_COUNTERS}
+        used = tables.rings[tables.rings.used != 0]
+        totals |= {name: int(used[name].sum()) + self._registry.retired[name] for name in RING_COUNTERS}
+        return totals | _drops(tables.drops.sum(axis=0))
+
+    def ring_counters(self, ring_id: int) -> dict[str, int]:
+        """What the switch did for one ring, and drops of its packets by reason. KeyError if it is not registered."""
+        row = self._registry.rings[ring_id]
+        drops = self.tables.drops[row]
+        counters = {name: int(self.tables.rings[row][name]) for name in RING_COUNTERS}
+        return counters | {"icrc_failures": int(drops[DropReason.BAD_ICRC])} | _drops(drops)
+
+    def port_counters(self, port: int) -> dict[str, int]:
+        """Frames and bytes of one port in both directions, and its queue."""
+        row, state = self.tables.ports[port], self._egress_state[port]
+        return {
+            "packets_in": int(row.packets_in),
+            "bytes_in": int(row.bytes_in),
+            "packets_out": int(state.enqueued_frames),
+            "bytes_out": int(state.enqueued_bytes),
+            "egress_drops": int(state.dropped_frames),
+            "queue_bytes": int(state.bytes),
+            "peak_queue_bytes": int(state.peak_bytes),
+        }
+
+
+def _drops(counts: np.ndarray) -> dict[str, int]:
+    return {f"drop_{reason.name.lower()}": int(counts[reason]) for reason in DropReason if counts[reason]}
+
+
+def describe(data_type: int, op: int, length_bytes: int, flags: int) -> str:
+    """A message in words, such as ``float32 sum, 65,536 bytes, last message``."""
+    places = {
+        0: "middle message",
+        InaFlag.START.value: "first message",
+        InaFlag.END.value: "last message",
+        InaFlag.START.value | InaFlag.END.value: "only message",
+    }
+    names = f"{DataType(data_type).name.lower()} {ReduceOp(op).name.lower()}"
+    return f"{names}, {int(length_bytes):,} bytes, {places[int(flags)]}"

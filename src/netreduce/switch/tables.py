@@ -1,0 +1,195 @@
+"""Every table of the switch: what it knows of ports, addresses, rings, connections, messages and packets.
+
+All rings share statically sized pools; a ring takes contiguous ranges of them (see registry.py) and gives them back.
+The per-packet code is free functions over these tables. The four arrays of the paper's FPGA are here as well: State
+Record (`slots`), Header Buffer and Payload Buffer (`held`, `buffers`), Aggregation Value (`total`).
+
+A ring of P ranks with N messages in flight has ``2 N`` *messages* here, each of up to `message_packets` *slots* (one
+per packet of the message), each with P *copies* (one per rank): rows of `held` and equally many `buffers` of stride
+``HEADER_ROOM + path_mtu``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from netreduce.trace.events import DropReason, EventLog
+from netreduce.wire.packet import make_packet_table
+
+MESSAGES_MAX = 128
+"""Most messages a ring can hold: twice the largest message window."""
+PATH_MTU_MAX = 4096
+HEADER_ROOM = 192
+"""Bytes before the payload in a buffer, for a copy's headers: at most 134 (VLAN tag, longest IPv4 header, RETH,
+immediate data and INA header), rounded up so that payloads stay aligned. Headers end where the payload starts."""
+PROBES_MAX = 16
+"""Places where a MAC address may lie in its table."""
+NOBODY = -1
+
+ROLE_NONE = 0
+ROLE_DATA = 1
+"""Key of a connection's data: to be aggregated."""
+ROLE_ACKNOWLEDGE = 2
+"""Key of a connection's answers: to be read in passing and forwarded."""
+
+
+def _record(*names: str) -> np.dtype:
+    return np.dtype([(name, np.int64) for name in names])
+
+
+PORT = _record(
+    "up",  # a cable is plugged in: frames may be flooded here
+    "packets_in",
+    "bytes_in",
+)
+MAC = _record("mac", "port", "seen_ps", "fixed")  # `mac` 0: free; `fixed`: attached, neither moves nor ages
+KEY = _record(
+    "source_ip_high",
+    "source_ip_low",
+    "destination_ip_high",
+    "destination_ip_low",
+    "destination_qpn",
+    "role",
+    "connection",
+)
+RING_COUNTERS = (
+    "messages_aggregated",
+    "packets_spliced",
+    "payload_bytes_in",
+    "payload_bytes_out",
+    "replays",
+    "stale_passed",
+    "rnr_sent",
+)
+RING = _record(
+    "used",
+    "ring_id",
+    "rank_count",
+    "message_count",  # 2 N
+    "message_packets",
+    "path_mtu",
+    "first_connection",
+    "first_message",
+    "first_slot",
+    "first_copy",  # row of `held` of slot 0, rank 0
+    "first_buffer",  # byte of `buffers` of slot 0, rank 0
+    "buffer_bytes",  # stride of `buffers`
+    "failed",  # ranks disagreed; nothing is aggregated any more
+    "failed_message",
+    "failed_rank",  # the rank that disagreed with `first_rank` of the message
+    "failed_length_bytes",
+    "failed_data_type",
+    "failed_op",
+    "failed_ina_flags",
+    *RING_COUNTERS,
+)
+CONNECTION = _record(
+    "ring",
+    "rank",
+    "rank_bit",
+    "port",  # the port that owns the source address, or `NOBODY`
+    "answer_port",  # the port that owns the destination address
+    "answer_qpn",  # queue pair of the sender, where answers go
+    "newest",  # number of the newest message; -1 before the first. Not taken modulo 2^32, unlike the message id
+    "next_psn",  # first PSN of the message after `newest`
+    "unacknowledged_psn",  # first PSN that the successor has not acknowledged
+    "msn",  # message sequence number in the successor's last answer
+    "last_psn",  # of the last data packet that arrived
+    "excused",  # a NAK passed: the next go-back was asked for and is no sign of waiting
+    "owes_rnr",  # this go-back has not been answered with an RNR NAK yet
+)
+ENTRY = _record("message", "first_psn", "packets")  # one message of one connection in the Connection Lookup Table
+MESSAGE = _record(
+    "message",  # number of the message that holds this place, -1 if none did yet
+    "packets",
+    "length_bytes",
+    "data_type",
+    "op",
+    "ina_flags",
+    "first_rank",  # the rank that named it
+    "complete",  # slots that are complete
+)
+SLOT = _record(
+    "bitmap",  # ranks whose copy is held
+    "arrived",  # how many
+    "first_ps",  # when the first came
+)
+COPY = _record("header_bytes", "ip_at", "udp_at")  # `header_bytes` includes the INA header
+
+STATE = _record(
+    "keys_used",
+    "failures",  # rings that failed since the start
+    "forwarded",
+    "flooded",
+    "filtered",  # frames whose destination is at the port they came from
+    "not_learned",  # source addresses for which the table had no room
+)
+
+
+class SwitchTables(NamedTuple):
+    """The tables of one switch. Recarrays of the dtypes above, unless stated."""
+
+    state: np.recarray  # one row
+    packet: np.recarray  # one row of wire.packet.PACKET, scratch
+    ports: np.recarray
+    egress_data: np.ndarray  # uint8[ports, egress_bytes]
+    egress_state: np.recarray  # QUEUE_STATE, one row a port
+    macs: np.recarray
+    keys: np.recarray
+    rings: np.recarray
+    connections: np.recarray
+    entries: np.recarray  # ENTRY[connections, MESSAGES_MAX], flat
+    messages: np.recarray  # MESSAGE[rings, MESSAGES_MAX], flat
+    slots: np.recarray
+    held: np.recarray  # COPY
+    buffers: np.ndarray  # uint8
+    drops: np.ndarray  # int64[rings + 1, reasons]; the last row counts what belongs to no ring
+    total: np.ndarray  # uint8[PATH_MTU_MAX], the sum of one slot
+    wide: np.ndarray  # float32[2, PATH_MTU_MAX // 2], half-precision operands in float32
+    log: EventLog
+
+
+class SwitchLimits(NamedTuple):
+    """How much the switch holds. What does not fit is refused at set-up, or dropped and counted."""
+
+    memory_bytes: int = 256 * 1024 * 1024
+    """Aggregator memory: buffers for the copies of all rings."""
+    egress_bytes: int = 4 * 1024 * 1024
+    """Egress queue of one port, record headers included; a multiple of 16."""
+    rings: int = 64
+    connections: int = 1024
+    macs: int = 4096
+    """Learned addresses; a power of two."""
+
+
+def _rows(dtype: np.dtype, count: int) -> np.recarray:
+    return np.zeros(count, dtype).view(np.recarray)
+
+
+def make_tables(port_count: int, limits: SwitchLimits, egress_state: np.recarray, log: EventLog) -> SwitchTables:
+    """Empty tables. Memory is touched only when it is used: the pools cost address space, not pages."""
+    copies = limits.memory_bytes // (HEADER_ROOM + 256)
+    keys = 1 << (8 * limits.connections - 1).bit_length()  # two keys a connection, a quarter full at most
+    assert limits.macs & (limits.macs - 1) == 0
+    return SwitchTables(
+        state=_rows(STATE, 1),
+        packet=make_packet_table(),
+        ports=_rows(PORT, port_count),
+        egress_data=np.zeros((port_count, limits.egress_bytes), np.uint8),
+        egress_state=egress_state,
+        macs=_rows(MAC, limits.macs),
+        keys=_rows(KEY, keys),
+        rings=_rows(RING, limits.rings),
+        connections=_rows(CONNECTION, limits.connections),
+        entries=_rows(ENTRY, limits.connections * MESSAGES_MAX),
+        messages=_rows(MESSAGE, limits.rings * MESSAGES_MAX),
+        slots=_rows(SLOT, copies),
+        held=_rows(COPY, copies),
+        buffers=np.zeros(limits.memory_bytes, np.uint8),
+        drops=np.zeros((limits.rings + 1, max(DropReason) + 1), np.int64),
+        total=np.zeros(PATH_MTU_MAX, np.uint8),
+        wide=np.zeros((2, PATH_MTU_MAX // 2), np.float32),
+        log=log,
+    )
