@@ -1,5 +1,7 @@
 """Errors that reach the user. Each message says what happened, where, and what to do about it, in one line."""
 
+from __future__ import annotations
+
 
 class NetReduceError(RuntimeError):
     """Base of every error that NetReduce raises on purpose."""
@@ -41,7 +43,19 @@ class SwitchLostError(NetReduceError):
 
 
 class MismatchError(NetReduceError):
-    """Ranks disagree about a collective (length, dtype or operation); the message names both sides."""
+    """Ranks disagree about a collective (length, dtype or operation); the message names both sides.
+
+    `sides` holds (rank, description) of both, where they are known, so that they can be told to others.
+    """
+
+    def __init__(self, message: str, sides: tuple[tuple[int, str], ...] = ()) -> None:
+        super().__init__(message)
+        self.sides = sides
+
+    @classmethod
+    def between(cls, *sides: tuple[int, str]) -> MismatchError:
+        """The error for sides that are given as (rank, what it called)."""
+        return cls("ranks disagree: " + ", ".join(f"rank {rank} called {what}" for rank, what in sides), sides)
 
 
 class CollectiveTimeoutError(NetReduceError, TimeoutError):

@@ -14,6 +14,12 @@ from netreduce.wire.packet import IPV4_MAPPED
 if TYPE_CHECKING:
     from netreduce.nic.device import CQ
 
+__all__ = [
+    "GID", "SGE", "WC", "AHAttr", "AsyncEvent", "GlobalRoute", "QPAttr", "QPCap", "QPInitAttr", "RecvWR", "SendWR",
+    "wc_status_to_str",
+]  # fmt: skip
+"""What `verbs` offers of this module."""
+
 
 class GID:
     """A port's address: an IPv4 address, or an IPv6 address that stands for one (``::ffff:10.78.0.2``)."""

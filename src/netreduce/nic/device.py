@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from netreduce.nic.nic import Nic
 
+__all__ = ["CQ", "MR", "PD", "Context"]
+
 
 class Resource:
     """Something that is closed once, after the things that were made from it."""

@@ -180,5 +180,3 @@ IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096 = Mtu
     IBV_EVENT_QP_ACCESS_ERR,
     IBV_EVENT_SQ_DRAINED,
 ) = EventType
-
-__all__ = [name for name in globals() if name.startswith("IBV_")]

@@ -18,6 +18,8 @@ from netreduce.nic.template import write_template
 from netreduce.nic.transitions import LIMITS, TRANSITIONS, check_transition
 from netreduce.trace.events import Event
 
+__all__ = ["QP"]
+
 _SEND_STATES = (QpState.IBV_QPS_RTS, QpState.IBV_QPS_SQD, QpState.IBV_QPS_ERR)
 _IDENTITY = ("qpn", "pd", "send_cq", "receive_cq", "ready", "sq_depth", "sq_mask", "rq_depth", "rq_mask")
 """What a queue pair keeps when it goes back to RESET."""
