@@ -1,0 +1,223 @@
+"""The in-network path: data leaves for the successor in messages, and comes back from the predecessor as the sum.
+
+Each message is one SEND of two scatter-gather elements, an INA header and a slice of the user's own memory; the switch
+puts the combination of all ranks into it on its way, and one receive of two elements scatters header and result, the
+latter straight to where it belongs. Messages of all collectives stream in the order of the calls through one window.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from netreduce.collectives.queue_pairs import connect_queue_pair, make_queue_pair
+from netreduce.collectives.window import MessageWindow
+from netreduce.errors import NetReduceError
+from netreduce.nic.verbs import (
+    CQ,
+    IBV_ACCESS_LOCAL_WRITE,
+    IBV_SEND_SIGNALED,
+    IBV_WR_SEND,
+    MR,
+    PD,
+    SGE,
+    WC,
+    RecvWR,
+    SendWR,
+)
+from netreduce.wire.control import Endpoint, Geometry
+from netreduce.wire.ina import INA_BYTES, DataType, InaFlag, ReduceOp, pack_ina
+
+
+@dataclass(slots=True)
+class Aggregation:
+    """One span for the switch: `source` and `target` are (address, lkey); without a target the result is discarded.
+
+    `divide(offset, length)` is called with the bytes of each finished message, `done()` after the last one.
+    """
+
+    source: tuple[int, int]
+    target: tuple[int, int] | None
+    length_bytes: int
+    element_bytes: int
+    dtype: DataType
+    op: ReduceOp
+    divide: Callable[[int, int], None] | None
+    done: Callable[[], None]
+    posted_bytes: int = 0
+    finished_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Turn:
+    """A collective's place in the order of aggregations, which is the same on all ranks.
+
+    Later turns start to send when an earlier one is `closed` (adds nothing more) and all of it has been posted.
+    """
+
+    waiting: deque[Aggregation] = field(default_factory=deque)
+    closed: bool = False
+
+
+@dataclass(slots=True)
+class _Message:
+    aggregation: Aggregation
+    offset: int
+    length_bytes: int
+    expected_header: bytes
+
+
+class AggregationPath:
+    """The two ring queue pairs of one rank and what streams over them. `connect` comes before the first message."""
+
+    def __init__(
+        self, pd: PD, cq: CQ, rank: int, world_size: int, geometry: Geometry, first_psn: int, ack_timeout: int
+    ) -> None:
+        depth = geometry.message_window
+        self.successor_qp = make_queue_pair(pd, cq, send_depth=depth, receive_depth=1, sges=2)
+        self.predecessor_qp = make_queue_pair(pd, cq, send_depth=1, receive_depth=depth, sges=2)
+        self.first_psn = first_psn
+        self.messages = 0
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self._rank = rank
+        self._predecessor_rank = (rank - 1) % world_size
+        self._geometry = geometry
+        self._ack_timeout = ack_timeout
+        self._ring_id = 0
+        self._window = MessageWindow(depth)
+        self._turns: deque[Turn] = deque()
+        self._messages: list[_Message | None] = [None] * depth
+        self._memory = np.zeros(2 * depth * INA_BYTES + geometry.message_data_bytes, np.uint8)
+        self._mr = MR(pd, self._memory.nbytes, IBV_ACCESS_LOCAL_WRITE, address=self._memory.ctypes.data)
+        self._sent_headers = self._memory[: depth * INA_BYTES].reshape(depth, INA_BYTES)
+        self._received_headers = self._memory[depth * INA_BYTES : 2 * depth * INA_BYTES].reshape(depth, INA_BYTES)
+        self._sent_header_sges = [self._sge(self._sent_headers[place]) for place in range(depth)]
+        self._received_header_sges = [self._sge(self._received_headers[place]) for place in range(depth)]
+        self._discard = int(self._memory.ctypes.data) + 2 * depth * INA_BYTES, self._mr.lkey
+
+    def _sge(self, part: np.ndarray) -> SGE:
+        return SGE(int(part.ctypes.data), part.nbytes, self._mr.lkey)
+
+    def connect(self, ring_id: int, endpoints: tuple[Endpoint, ...]) -> None:
+        """Bring both queue pairs to RTS: the one to the successor, and the one from the predecessor."""
+        self._ring_id = ring_id
+        successor = endpoints[(self._rank + 1) % len(endpoints)]
+        predecessor = endpoints[self._predecessor_rank]
+        mtu, timeout = self._geometry.path_mtu, self._ack_timeout
+        connect_queue_pair(
+            self.successor_qp,
+            ip=successor.ip,
+            qpn=successor.predecessor_qpn,
+            send_psn=self.first_psn,
+            receive_psn=0,
+            path_mtu=mtu,
+            ack_timeout=timeout,
+        )
+        connect_queue_pair(
+            self.predecessor_qp,
+            ip=predecessor.ip,
+            qpn=predecessor.successor_qpn,
+            send_psn=0,
+            receive_psn=predecessor.first_psn,
+            path_mtu=mtu,
+            ack_timeout=timeout,
+        )
+
+    def take_turn(self) -> Turn:
+        """A place behind all turns so far."""
+        turn = Turn()
+        self._turns.append(turn)
+        return turn
+
+    def pump(self) -> bool:
+        """Post messages as far as the window allows; whether there was one."""
+        before = self._window.posted
+        while self._window.may_post and (aggregation := self._next_aggregation()) is not None:
+            self._post(aggregation)
+        return self._window.posted > before
+
+    def _next_aggregation(self) -> Aggregation | None:
+        """The aggregation whose next message is due, if any."""
+        while self._turns:
+            turn = self._turns[0]
+            while turn.waiting:
+                if turn.waiting[0].posted_bytes < turn.waiting[0].length_bytes:
+                    return turn.waiting[0]
+                turn.waiting.popleft()
+            if not turn.closed:
+                return None
+            self._turns.popleft()
+        return None
+
+    def _post(self, aggregation: Aggregation) -> None:
+        number = self._window.post()
+        place = number % self._window.size
+        offset = aggregation.posted_bytes
+        whole = self._geometry.message_data_bytes // aggregation.element_bytes * aggregation.element_bytes
+        length = min(whole, aggregation.length_bytes - offset)
+        aggregation.posted_bytes += length
+        flags = InaFlag.START if offset == 0 else InaFlag(0)
+        if offset + length == aggregation.length_bytes:
+            flags |= InaFlag.END
+        message_id = MessageWindow.message_id(number)
+        header = pack_ina(self._ring_id, self._rank, message_id, length, aggregation.dtype, aggregation.op, flags)
+        self._sent_headers[place] = np.frombuffer(header, np.uint8)
+        expected = header[:2] + self._predecessor_rank.to_bytes(2, "big") + header[4:]
+        self._messages[place] = _Message(aggregation, offset, length, expected)
+        address, lkey = aggregation.target or self._discard
+        result = SGE(address + (offset if aggregation.target else 0), length, lkey)
+        data = SGE(aggregation.source[0] + offset, length, aggregation.source[1])
+        # The receive first: once the last rank has sent, the result may come at any time.
+        self.predecessor_qp.post_recv(RecvWR(number, 2, [self._received_header_sges[place], result]))
+        sges = [self._sent_header_sges[place], data]
+        self.successor_qp.post_send(SendWR(number, IBV_WR_SEND, 2, 0, sges, IBV_SEND_SIGNALED))
+
+    def received(self, completion: WC) -> None:
+        """Take the completion of a receive: a result has arrived, and it is the expected one."""
+        number = self._window.receive()
+        assert number == completion.wr_id, (number, completion.wr_id)
+        place = number % self._window.size
+        message = self._messages[place]
+        assert message is not None
+        header = self._received_headers[place].tobytes()
+        if header != message.expected_header or completion.byte_len != INA_BYTES + message.length_bytes:
+            raise NetReduceError(
+                f"ring {self._ring_id}: rank {self._predecessor_rank} sent rank {self._rank} an INA header of "
+                f"{header.hex()} with {completion.byte_len - INA_BYTES} bytes as message {number}; "
+                f"{message.expected_header.hex()} with {message.length_bytes} bytes was due"
+            )
+        self.bytes_received += message.length_bytes
+        self._finish()
+
+    def acknowledged(self, completion: WC) -> None:
+        """Take the completion of a send: the successor has the message."""
+        number = self._window.acknowledge()
+        assert number == completion.wr_id, (number, completion.wr_id)
+        message = self._messages[number % self._window.size]
+        assert message is not None
+        self.messages += 1
+        self.bytes_sent += message.length_bytes
+        self._finish()
+
+    def _finish(self) -> None:
+        for number in self._window.complete():
+            place = number % self._window.size
+            message = self._messages[place]
+            assert message is not None
+            self._messages[place] = None
+            aggregation = message.aggregation
+            if aggregation.divide is not None and aggregation.target is not None:
+                aggregation.divide(message.offset, message.length_bytes)
+            aggregation.finished_bytes += message.length_bytes
+            if aggregation.finished_bytes == aggregation.length_bytes:
+                aggregation.done()
+
+    def close(self) -> None:
+        """Destroy the queue pairs and release the header memory."""
+        self.successor_qp.close()
+        self.predecessor_qp.close()
+        self._mr.close()

@@ -1,0 +1,231 @@
+"""From a call's arguments to what must be run: checked arrays, schedules, scratch. Nothing here touches the network.
+
+Whatever is chosen follows from the arguments alone, so that all ranks choose the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+
+from netreduce.collectives import innetwork, ring
+from netreduce.collectives.algorithms import Algorithm, RingPlan
+from netreduce.collectives.arrays import blocks, flat
+from netreduce.collectives.fingerprint import Kind
+from netreduce.collectives.memory import Memory
+from netreduce.collectives.reductions import Reduction, ReductionPlan, check_dtype, divide, plan_reduction
+from netreduce.collectives.schedule import INPUT, OUTPUT, Receive, Round, Schedule, Send, Span
+from netreduce.errors import ConfigurationError, NetReduceError, UnsupportedError
+
+Arrays: TypeAlias = np.ndarray | Sequence[np.ndarray]
+"""One block per rank: a single array that is cut into them, or one array for each rank."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One collective call, ready to run."""
+
+    kind: Kind
+    dtype: np.dtype
+    memory: dict[str, Memory]
+    schedules: tuple[Schedule, ...] = ()
+    op: Reduction | None = None
+    root: int | None = None
+    plan: ReductionPlan | None = None
+    aggregates: bool = False  # whether the schedule gives its data to the switch, instead of to peers
+    at_end: Callable[[], None] | None = None  # what the host does with the result
+    ring_bytes: float = 0.0  # what this rank would send if an in-network call went round a ring
+
+    def add_scratch(self, rings: RingPlan) -> None:
+        """Allocate what a ring's schedules need."""
+        self.memory.update({name: Memory(np.empty(count, rings.dtype)) for name, count in rings.scratch.items()})
+
+
+class Caller:
+    """Plans the calls of one rank. `algorithm` is the group's; a call may ask for another one."""
+
+    def __init__(self, rank: int, world_size: int, algorithm: Algorithm) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.algorithm = algorithm
+
+    def all_reduce(self, array: np.ndarray, op: int, out: np.ndarray | None, algorithm: Algorithm | None) -> Call:
+        plan = plan_reduction(array.dtype, Reduction(op), self.world_size)
+        source, target, memory = self._in_and_out(array, out, plan, written=True)
+        call = Call(Kind.ALL_REDUCE, array.dtype, memory, op=Reduction(op), plan=plan)
+        if self._in_network(call, algorithm):
+            call.schedules = (innetwork.all_reduce(self.world_size, source, target),)
+            call.ring_bytes = 2 * (self.world_size - 1) / self.world_size * array.nbytes
+            return call
+        rings = RingPlan(self.rank, self.world_size, plan.element)
+        call.schedules = rings.all_reduce(source, target)
+        call.add_scratch(rings)
+        call.at_end = partial(divide, plan, memory[target.buffer].array)
+        return call
+
+    def reduce(
+        self, array: np.ndarray, root: int, op: int, out: np.ndarray | None, algorithm: Algorithm | None
+    ) -> Call:
+        self._check_rank(root, "root")
+        at_root = self.rank == root
+        plan = plan_reduction(array.dtype, Reduction(op), self.world_size)
+        source, target, memory = self._in_and_out(array, out if at_root else None, plan, written=at_root)
+        call = Call(Kind.REDUCE, array.dtype, memory, op=Reduction(op), root=root, plan=plan)
+        if self._in_network(call, algorithm):
+            call.schedules = (innetwork.reduce(self.rank, self.world_size, source, target, root),)
+            call.ring_bytes = 0 if at_root else array.nbytes
+            return call
+        rings = RingPlan(self.rank, self.world_size, plan.element)
+        call.schedules = rings.reduce(source, target, root)
+        call.add_scratch(rings)
+        call.at_end = partial(divide, plan, memory[target.buffer].array) if at_root else None
+        return call
+
+    def reduce_scatter(self, sources: Arrays, target: np.ndarray, op: int, algorithm: Algorithm | None) -> Call:
+        plan = plan_reduction(target.dtype, Reduction(op), self.world_size)
+        memory, spans = blocks(INPUT, sources, target.dtype, plan.element, self.world_size, written=False)
+        memory[OUTPUT] = flat(target, target.dtype, plan.element, written=True)
+        result = memory[OUTPUT].whole(OUTPUT)
+        _check_equal(spans[self.rank], result, "target")
+        call = Call(Kind.REDUCE_SCATTER, target.dtype, memory, op=Reduction(op), plan=plan)
+        if self._in_network(call, algorithm):
+            call.schedules = (innetwork.reduce_scatter(self.rank, self.world_size, spans, result),)
+            others = sum(span.count for rank, span in enumerate(spans) if rank != self.rank)
+            call.ring_bytes = others * plan.element.itemsize
+            return call
+        rings = RingPlan(self.rank, self.world_size, plan.element)
+        call.schedules = rings.reduce_scatter(spans, result)
+        call.add_scratch(rings)
+        call.at_end = partial(divide, plan, memory[OUTPUT].array)
+        return call
+
+    def barrier(self, algorithm: Algorithm | None) -> Call:
+        """Every rank gives a 1 and must get the world size."""
+        plan = plan_reduction(np.dtype(np.int32), Reduction.SUM, self.world_size)
+        token = np.ones(1, np.int32)
+        memory = {INPUT: Memory(token)}
+        span = memory[INPUT].whole(INPUT)
+        call = Call(Kind.BARRIER, token.dtype, memory, op=Reduction.SUM, plan=plan)
+        if self._in_network(call, algorithm):
+            call.schedules = (innetwork.barrier(self.world_size, span),)
+        else:
+            rings = RingPlan(self.rank, self.world_size, plan.element)
+            call.schedules = rings.all_reduce(span, span)
+            call.add_scratch(rings)
+        call.at_end = partial(self._check_token, token)
+        return call
+
+    def broadcast(self, array: np.ndarray, root: int) -> Call:
+        self._check_rank(root, "root")
+        dtype = check_dtype(array.dtype)
+        memory = {INPUT: flat(array, dtype, dtype, written=self.rank != root)}
+        call = Call(Kind.BROADCAST, dtype, memory, root=root)
+        call.schedules = self._rings(dtype).broadcast(memory[INPUT].whole(INPUT), root)
+        return call
+
+    def all_gather(self, source: np.ndarray, targets: Arrays) -> Call:
+        dtype = check_dtype(source.dtype)
+        memory, spans = blocks(OUTPUT, targets, dtype, dtype, self.world_size, written=True)
+        memory[INPUT] = flat(source, dtype, dtype, written=False)
+        given = memory[INPUT].whole(INPUT)
+        _check_equal(spans[self.rank], given, "source")
+        call = Call(Kind.ALL_GATHER, dtype, memory)
+        call.schedules = self._rings(dtype).all_gather(given, spans)
+        return call
+
+    def gather(self, source: np.ndarray, targets: Arrays | None, root: int) -> Call:
+        dtype = check_dtype(source.dtype)
+        memory, spans = self._at_root(OUTPUT, targets, dtype, root, written=True)
+        memory[INPUT] = flat(source, dtype, dtype, written=False)
+        given = memory[INPUT].whole(INPUT)
+        if spans:
+            _check_equal(spans[root], given, "source")
+        return Call(Kind.GATHER, dtype, memory, (ring.gather(self.rank, given, spans, root),), root=root)
+
+    def scatter(self, sources: Arrays | None, target: np.ndarray, root: int) -> Call:
+        dtype = check_dtype(target.dtype)
+        memory, spans = self._at_root(INPUT, sources, dtype, root, written=False)
+        memory[OUTPUT] = flat(target, dtype, dtype, written=True)
+        taken = memory[OUTPUT].whole(OUTPUT)
+        if spans:
+            _check_equal(spans[root], taken, "target")
+        return Call(Kind.SCATTER, dtype, memory, (ring.scatter(self.rank, spans, taken, root),), root=root)
+
+    def all_to_all(
+        self,
+        sources: Arrays,
+        targets: Arrays,
+        source_counts: Sequence[int] | None,
+        target_counts: Sequence[int] | None,
+    ) -> Call:
+        dtype = check_dtype(sources.dtype if isinstance(sources, np.ndarray) else sources[0].dtype)
+        memory, given = blocks(INPUT, sources, dtype, dtype, self.world_size, written=False, counts=source_counts)
+        more, taken = blocks(OUTPUT, targets, dtype, dtype, self.world_size, written=True, counts=target_counts)
+        _check_equal(given[self.rank], taken[self.rank], "targets")
+        schedule = ring.all_to_all(self.rank, self.world_size, given, taken)
+        return Call(Kind.ALL_TO_ALL, dtype, memory | more, (schedule,))
+
+    def point_to_point(self, step: type[Send] | type[Receive], array: np.ndarray, peer: int) -> Call:
+        self._check_rank(peer, "peer")
+        if peer == self.rank:
+            raise ConfigurationError(f"peer is {peer}, which is this rank itself: copy the array instead")
+        dtype = check_dtype(array.dtype)
+        memory = {INPUT: flat(array, dtype, dtype, written=step is Receive)}
+        steps: Round = (step(peer, memory[INPUT].whole(INPUT)),)
+        return Call(Kind.POINT_TO_POINT, dtype, memory, (iter((steps,)),))
+
+    def _rings(self, dtype: np.dtype) -> RingPlan:
+        return RingPlan(self.rank, self.world_size, dtype)
+
+    def _in_and_out(
+        self, array: np.ndarray, out: np.ndarray | None, plan: ReductionPlan, *, written: bool
+    ) -> tuple[Span, Span, dict[str, Memory]]:
+        memory = {INPUT: flat(array, array.dtype, plan.element, written=written and out is None)}
+        source = target = memory[INPUT].whole(INPUT)
+        if out is not None and out is not array:
+            memory[OUTPUT] = flat(out, array.dtype, plan.element, written=True)
+            target = memory[OUTPUT].whole(OUTPUT)
+            _check_equal(source, target, "out")
+        return source, target, memory
+
+    def _at_root(
+        self, name: str, arrays: Arrays | None, dtype: np.dtype, root: int, *, written: bool
+    ) -> tuple[dict[str, Memory], list[Span]]:
+        """The root's blocks; nothing at other ranks."""
+        self._check_rank(root, "root")
+        if self.rank != root:
+            return {}, []
+        if arrays is None:
+            raise ConfigurationError("the root gave no arrays, one block for each rank is needed")
+        return blocks(name, arrays, dtype, dtype, self.world_size, written=written)
+
+    def _in_network(self, call: Call, algorithm: Algorithm | None) -> bool:
+        """Decide about a reduction, and note it in the call."""
+        asked = self.algorithm if algorithm is None else algorithm
+        assert call.plan is not None
+        assert call.op is not None
+        if asked == Algorithm.NETREDUCE and call.plan.switch is None:
+            raise UnsupportedError(
+                f"the switch cannot do {call.op.name} of {call.dtype.name}: use the algorithm auto or ring"
+            )
+        call.aggregates = call.plan.switch is not None and asked != Algorithm.RING and self.world_size > 1
+        return call.aggregates
+
+    def _check_rank(self, rank: int, name: str) -> None:
+        if not 0 <= rank < self.world_size:
+            raise ConfigurationError(f"{name} is {rank}, 0 to {self.world_size - 1} are possible")
+
+    def _check_token(self, token: np.ndarray) -> None:
+        if token[0] != self.world_size:
+            raise NetReduceError(
+                f"barrier of {self.world_size} ranks counted {token[0]}: the network does not add, or not exactly once"
+            )
+
+
+def _check_equal(block: Span, other: Span, name: str) -> None:
+    if block.count != other.count:
+        raise ConfigurationError(f"{name} has {other.count} elements, {block.count} are needed")

@@ -1,0 +1,239 @@
+"""The engine of one rank in one group: collectives on NumPy arrays, over verbs, without threads, clocks or sockets.
+
+Whoever owns the NIC calls `progress` whenever the NIC has moved; operations end in it. Collectives are called in the
+same order on all ranks; sends and receives may be called in any order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from netreduce.collectives.algorithms import Algorithm
+from netreduce.collectives.calls import Arrays, Call, Caller
+from netreduce.collectives.executor import Executor
+from netreduce.collectives.fingerprint import Kind, fingerprint
+from netreduce.collectives.links import Links
+from netreduce.collectives.operation import Operation, Work
+from netreduce.collectives.queue_pairs import ACK_TIMEOUT
+from netreduce.collectives.reductions import Reduction
+from netreduce.collectives.schedule import Receive, Send
+from netreduce.collectives.transport import COLLECTIVE_TAG
+from netreduce.errors import ConfigurationError, NetReduceError
+from netreduce.nic.verbs import Context
+from netreduce.wire.control import Endpoint, Geometry
+
+LANE_TAGS = 16
+"""Tags of one collective: its lanes'."""
+SEQUENCE_MASK = COLLECTIVE_TAG // LANE_TAGS - 1
+
+
+@dataclass
+class Statistics:
+    """What an engine has done. Bytes are payload, without headers and retransmissions (these the NIC counts)."""
+
+    in_network_active: bool = False  # a barrier has shown that the switch adds
+    in_network_collectives: int = 0
+    host_collectives: int = 0
+    messages: int = 0
+    in_network_bytes_sent: int = 0
+    in_network_bytes_received: int = 0
+    ring_bytes: float = 0.0  # what this rank would have sent for the in-network collectives, had they gone round a ring
+    peer_bytes_sent: int = 0
+    peer_bytes_received: int = 0
+
+
+class Engine:
+    """Rank `rank` of a group of `world_size`, over the NIC of `context`.
+
+    First `endpoint` tells the others and the switch how to reach it, then `connect`, and when all ranks have done that,
+    collectives may be called. Arrays are C-contiguous and belong to the engine until their operation is done.
+    `seed` decides about first PSNs; `ack_timeout` is the verbs attribute `timeout`.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        rank: int,
+        world_size: int,
+        geometry: Geometry,
+        *,
+        algorithm: Algorithm = Algorithm.AUTO,
+        seed: int = 0,
+        ack_timeout: int = ACK_TIMEOUT,
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.error: BaseException | None = None
+        self._links = Links(context, rank, world_size, geometry, seed, ack_timeout)
+        self._executor = Executor(self._links.pd, self._links.peers, self._links.path)
+        self._caller = Caller(rank, world_size, algorithm)
+        self._sequence = itertools.count()
+        self._statistics = Statistics()
+        self._connected = False
+        self._now_ps = 0
+
+    # Life
+
+    def endpoint(self) -> Endpoint:
+        """What the other ranks and the switch need to reach this one."""
+        return self._links.endpoint()
+
+    def connect(self, ring_id: int, endpoints: tuple[Endpoint, ...]) -> None:
+        """Connect to all ranks, given in rank order. The NIC knows their MAC addresses."""
+        self._links.connect(ring_id, endpoints)
+        self._connected = True
+
+    def progress(self, now_ps: int) -> bool:
+        """Take what the NIC has completed and post what is due; whether anything happened.
+
+        Call it after `Nic.advance`, so that acknowledgements are under way; and `advance` again after it. If something
+        goes wrong, all operations end with the error, and later calls raise it.
+        """
+        self._now_ps = now_ps
+        if self.error is not None or not self._connected:
+            return False
+        try:
+            worked = self._links.poll()
+            return self._executor.progress() or worked
+        except NetReduceError as error:
+            self.fail(error)
+            return True
+
+    def fail(self, error: BaseException) -> None:
+        """End all operations with `error`, stop all traffic, and raise `error` at later calls."""
+        if self.error is not None:
+            return
+        self.error = error
+        if self._connected:
+            self._links.break_off()
+        self._executor.fail(error)
+
+    def close(self) -> None:
+        """End what is under way and give everything back to the NIC."""
+        self.fail(NetReduceError("the group is closed"))
+        self._links.close()
+
+    def statistics(self) -> Statistics:
+        """Counts so far."""
+        statistics, path, peers = self._statistics, self._links.path, self._links.peers.values()
+        statistics.messages = path.messages
+        statistics.in_network_bytes_sent = path.bytes_sent
+        statistics.in_network_bytes_received = path.bytes_received
+        statistics.peer_bytes_sent = sum(peer.sends.bytes_sent for peer in peers)
+        statistics.peer_bytes_received = sum(peer.receives.bytes_received for peer in peers)
+        return statistics
+
+    # Reductions. `op` is a `Reduction` (or wire.ina.ReduceOp); `algorithm` overrides the engine's for one call.
+
+    def all_reduce(
+        self,
+        array: np.ndarray,
+        op: int = Reduction.SUM,
+        *,
+        out: np.ndarray | None = None,
+        algorithm: Algorithm | None = None,
+    ) -> Operation:
+        """Combine `array` of all ranks element by element, in place or into `out`.
+
+        Raises `UnsupportedError` for a dtype or operation that cannot be done, or not by the algorithm asked for.
+        """
+        return self._start(self._caller.all_reduce(array, op, out, algorithm))
+
+    def reduce(
+        self,
+        array: np.ndarray,
+        root: int,
+        op: int = Reduction.SUM,
+        *,
+        out: np.ndarray | None = None,
+        algorithm: Algorithm | None = None,
+    ) -> Operation:
+        """Combine `array` of all ranks at `root`, in place or into its `out`; the other ranks' arrays are only read."""
+        return self._start(self._caller.reduce(array, root, op, out, algorithm))
+
+    def reduce_scatter(
+        self, sources: Arrays, target: np.ndarray, op: int = Reduction.SUM, *, algorithm: Algorithm | None = None
+    ) -> Operation:
+        """Combine `sources`, one block per rank, of all ranks, and leave block r in rank r's `target`."""
+        return self._start(self._caller.reduce_scatter(sources, target, op, algorithm))
+
+    def barrier(self, *, algorithm: Algorithm | None = None) -> Operation:
+        """Done when all ranks have called it.
+
+        Each rank gives a 1 and must get the world size, so it also proves that the network adds every rank once.
+        """
+        return self._start(self._caller.barrier(algorithm))
+
+    # Data movement
+
+    def broadcast(self, array: np.ndarray, root: int) -> Operation:
+        """`root`'s `array` into the others'."""
+        return self._start(self._caller.broadcast(array, root))
+
+    def all_gather(self, source: np.ndarray, targets: Arrays) -> Operation:
+        """Rank r's `source` into block r of every rank's `targets`."""
+        return self._start(self._caller.all_gather(source, targets))
+
+    def gather(self, source: np.ndarray, targets: Arrays | None, root: int) -> Operation:
+        """Rank r's `source` into block r of `root`'s `targets`."""
+        return self._start(self._caller.gather(source, targets, root))
+
+    def scatter(self, sources: Arrays | None, target: np.ndarray, root: int) -> Operation:
+        """Block r of `root`'s `sources` into rank r's `target`."""
+        return self._start(self._caller.scatter(sources, target, root))
+
+    def all_to_all(
+        self,
+        sources: Arrays,
+        targets: Arrays,
+        source_counts: Sequence[int] | None = None,
+        target_counts: Sequence[int] | None = None,
+    ) -> Operation:
+        """Block p of rank r's `sources` into block r of rank p's `targets`. Counts cut single arrays unevenly."""
+        return self._start(self._caller.all_to_all(sources, targets, source_counts, target_counts))
+
+    def send(self, array: np.ndarray, peer: int, tag: int = 0) -> Operation:
+        """Send `array` to `peer`, which receives it under the same `tag`; done when the peer has it."""
+        return self._point_to_point(Send, array, peer, tag)
+
+    def receive(self, array: np.ndarray, peer: int, tag: int = 0) -> Operation:
+        """Receive into `array` what `peer` sends under `tag`, in the order of its sends."""
+        return self._point_to_point(Receive, array, peer, tag)
+
+    def _point_to_point(self, step: type[Send] | type[Receive], array: np.ndarray, peer: int, tag: int) -> Operation:
+        if not 0 <= tag < COLLECTIVE_TAG:
+            raise ConfigurationError(f"tag is {tag}, 0 to {COLLECTIVE_TAG - 1} are possible")
+        return self._start(self._caller.point_to_point(step, array, peer), tag)
+
+    def _start(self, call: Call, tag: int | None = None) -> Operation:
+        if self.error is not None:
+            raise self.error
+        if not self._connected:
+            raise ConfigurationError("the group is not connected yet: Engine.connect comes first")
+        sequence = -1 if tag is not None else next(self._sequence)
+        if tag is None:
+            tag = COLLECTIVE_TAG + (sequence & SEQUENCE_MASK) * LANE_TAGS
+        operation = Operation(call.kind, sequence, self._now_ps)
+        code = fingerprint(call.kind, call.dtype, call.op, call.root)
+        self._executor.start(Work(operation, call, code, tag))
+        self._note(call, operation)
+        return operation
+
+    def _note(self, call: Call, operation: Operation) -> None:
+        """Keep the statistics."""
+        statistics = self._statistics
+        if call.aggregates:
+            statistics.in_network_collectives += 1
+            statistics.ring_bytes += call.ring_bytes
+            if call.kind == Kind.BARRIER:
+                operation.on_done(self._note_barrier)
+        elif operation.sequence >= 0:
+            statistics.host_collectives += 1
+
+    def _note_barrier(self, operation: Operation) -> None:
+        if operation.error is None:
+            self._statistics.in_network_active = True

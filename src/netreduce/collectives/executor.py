@@ -1,0 +1,167 @@
+"""Runs schedules over verbs: starts the steps of each round, and the next round when all are complete.
+
+Transfers are posted first and additions done when the network has had a chance to work: the caller drives the NIC
+between two calls of `progress`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+
+from netreduce.collectives.aggregation import Aggregation, AggregationPath
+from netreduce.collectives.memory import Memory
+from netreduce.collectives.operation import Lane, Work
+from netreduce.collectives.reductions import ReductionPlan, combine, divide
+from netreduce.collectives.schedule import DISCARD, Aggregate, Copy, Receive, Reduce, Send, Span, Step
+from netreduce.collectives.transport import PeerConnection, Transfer
+from netreduce.errors import VerbsError
+from netreduce.nic.verbs import PD
+
+COLLECTIVES_MAX = 32
+"""Collectives that run at the same time; later calls wait. With this, their receives always find a slot."""
+WAITING_MAX = 65536
+"""Calls that may wait for their start."""
+
+
+class Executor:
+    """The work of one engine. `peers` are its connections by rank, `path` leads through the switch."""
+
+    def __init__(self, pd: PD, peers: dict[int, PeerConnection], path: AggregationPath) -> None:
+        self._pd = pd
+        self._peers = peers
+        self._path = path
+        self._waiting: deque[Work] = deque()
+        self._running: dict[int, Work] = {}
+        self._collectives_running = 0
+        self._ready: deque[Lane] = deque()
+
+    def start(self, work: Work) -> None:
+        """Run `work` now, or when its turn comes. Collectives start in the order of the calls."""
+        if len(self._waiting) >= WAITING_MAX:
+            raise VerbsError(f"{WAITING_MAX} collectives are waiting to start: wait for some of them")
+        if work.operation.sequence < 0:
+            self._launch(work)
+            return
+        self._waiting.append(work)
+        self._launch_waiting()
+
+    def progress(self) -> bool:
+        """Go on with lanes whose round is complete, and with what the window admits; whether there was any."""
+        worked = bool(self._ready)
+        while self._ready:
+            self._advance(self._ready.popleft())
+        return self._path.pump() or worked
+
+    def fail(self, error: BaseException) -> None:
+        """End all work with `error`."""
+        works = [*self._running.values(), *self._waiting]
+        self._running.clear()
+        self._waiting.clear()
+        self._ready.clear()
+        self._collectives_running = 0
+        for work in works:
+            work.release()
+            work.operation.finish(error)
+
+    def _launch_waiting(self) -> None:
+        while self._waiting and self._collectives_running < COLLECTIVES_MAX:
+            self._collectives_running += 1
+            self._launch(self._waiting.popleft())
+
+    def _launch(self, work: Work) -> None:
+        assert not work.call.aggregates or len(work.call.schedules) == 1
+        try:
+            for memory in work.call.memory.values():
+                memory.register(self._pd, for_peers=not work.call.aggregates)
+        except VerbsError:
+            work.release()
+            raise
+        self._running[id(work)] = work
+        work.open_lanes = len(work.call.schedules)
+        if work.call.aggregates:
+            work.turn = self._path.take_turn()
+        for number, schedule in enumerate(work.call.schedules):
+            self._ready.append(Lane(work, schedule, work.tag + number))
+
+    def _advance(self, lane: Lane) -> None:
+        """Start rounds until one has to wait."""
+        work = lane.work
+        while not lane.remaining:
+            steps = lane.take_round()
+            if steps is None:
+                if work.turn is not None:
+                    work.turn.closed = True
+                self._finish_lane(work)
+                return
+            lane.remaining = sum(not isinstance(step, Reduce | Copy) for step in steps)
+            for step in steps:
+                self._start_step(lane, step)
+            if lane.next_round is None and work.turn is not None:
+                work.turn.closed = True
+
+    def _start_step(self, lane: Lane, step: Step) -> None:
+        memory, plan = lane.work.call.memory, lane.work.call.plan
+        match step:
+            case Receive(peer, span):
+                self._peers[peer].receives.add(self._transfer(lane, span))
+            case Send(peer, span):
+                self._peers[peer].sends.add(self._transfer(lane, span))
+            case Aggregate(source, target):
+                self._aggregate(lane, source, target)
+            case Reduce(left, right, target):
+                assert plan is not None
+                views = (memory[span.buffer].view(span) for span in (left, right, target))
+                combine(plan, *views)
+            case Copy(source, target):
+                memory[target.buffer].view(target)[:] = memory[source.buffer].view(source)
+
+    def _transfer(self, lane: Lane, span: Span) -> Transfer:
+        memory = lane.work.call.memory[span.buffer]
+        size_bytes = span.count * memory.item_bytes
+        done = partial(self._step_done, lane)
+        return Transfer(memory.address_of(span), size_bytes, memory.key, lane.tag, lane.work.fingerprint, done)
+
+    def _aggregate(self, lane: Lane, source: Span, target: Span) -> None:
+        turn, memory, plan = lane.work.turn, lane.work.call.memory, lane.work.call.plan
+        assert turn is not None
+        assert plan is not None
+        assert plan.switch is not None
+        given = memory[source.buffer]
+        taken = None if target.buffer == DISCARD else memory[target.buffer]
+        dtype, op = plan.switch
+        aggregation = Aggregation(
+            source=(given.address_of(source), given.key),
+            target=None if taken is None else (taken.address_of(target), taken.key),
+            length_bytes=source.count * given.item_bytes,
+            element_bytes=given.item_bytes,
+            dtype=dtype,
+            op=op,
+            divide=None if taken is None or plan.divisor == 1 else partial(_divide_bytes, plan, taken, target),
+            done=partial(self._step_done, lane),
+        )
+        turn.waiting.append(aggregation)
+
+    def _step_done(self, lane: Lane) -> None:
+        lane.remaining -= 1
+        if not lane.remaining:
+            self._ready.append(lane)
+
+    def _finish_lane(self, work: Work) -> None:
+        work.open_lanes -= 1
+        if work.open_lanes:
+            return
+        if work.call.at_end is not None:
+            work.call.at_end()
+        work.release()
+        del self._running[id(work)]
+        if work.operation.sequence >= 0:
+            self._collectives_running -= 1
+        work.operation.finish()
+        self._launch_waiting()
+
+
+def _divide_bytes(plan: ReductionPlan, memory: Memory, target: Span, offset: int, length: int) -> None:
+    """Divide the part of `target` that starts at byte `offset` and has `length` bytes."""
+    first = target.start + offset // memory.item_bytes
+    divide(plan, memory.array[first : first + length // memory.item_bytes])

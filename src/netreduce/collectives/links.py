@@ -1,0 +1,158 @@
+"""All queue pairs of one rank in one group: two for the ring through the switch, and one for each other rank."""
+
+from __future__ import annotations
+
+import random
+
+from netreduce.collectives.aggregation import AggregationPath
+from netreduce.collectives.queue_pairs import connect_queue_pair, make_queue_pair
+from netreduce.collectives.slots import FIFO_SLOTS
+from netreduce.collectives.transport import SEND_QUEUE_DEPTH, WRITES_IN_FLIGHT, PeerConnection
+from netreduce.errors import CompletionError
+from netreduce.nic.verbs import (
+    CQ,
+    IBV_QP_STATE,
+    IBV_QPS_ERR,
+    IBV_WC_LOC_PROT_ERR,
+    IBV_WC_REM_ACCESS_ERR,
+    IBV_WC_RETRY_EXC_ERR,
+    IBV_WC_RNR_RETRY_EXC_ERR,
+    IBV_WC_SUCCESS,
+    IBV_WC_WR_FLUSH_ERR,
+    PD,
+    QP,
+    WC,
+    Context,
+    QPAttr,
+    wc_status_to_str,
+)
+from netreduce.wire.control import Endpoint, Geometry
+from netreduce.wire.psn import PSN_MASK
+
+PEERS_PER_CQ = 32
+COMPLETIONS_PER_PEER = FIFO_SLOTS + WRITES_IN_FLIGHT + 4
+"""Receives, data writes, and the few clear-to-send writes and refusals that are signaled."""
+POLL_MAX = 64
+"""Completions taken at once, so that the NIC gets to work in between."""
+
+_CAUSES: dict[int, str] = {
+    IBV_WC_RETRY_EXC_ERR: "it acknowledged nothing in spite of all retries: it is dead, stopped or not reachable",
+    IBV_WC_RNR_RETRY_EXC_ERR: "it had no receive posted in spite of all retries",
+    IBV_WC_REM_ACCESS_ERR: "it refused access to its memory, as after it has given up the collective itself",
+    IBV_WC_LOC_PROT_ERR: "this rank's memory was taken back while it was being sent",
+    IBV_WC_WR_FLUSH_ERR: "the queue pair had failed before",
+}
+
+
+class Links:
+    """One rank's queue pairs; `endpoint` is what the other ranks and the switch must know of them."""
+
+    def __init__(
+        self, context: Context, rank: int, world_size: int, geometry: Geometry, seed: int, ack_timeout: int
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self._nic = context.nic
+        self._geometry = geometry
+        self._ack_timeout = ack_timeout
+        psns = random.Random(seed * (1 << 16) + rank)
+        self.pd = PD(context)
+        self._ring_cq = CQ(context, 2 * geometry.message_window + 2)
+        first_psn = psns.randrange(PSN_MASK + 1)
+        self.path = AggregationPath(self.pd, self._ring_cq, rank, world_size, geometry, first_psn, ack_timeout)
+        others = [peer for peer in range(world_size) if peer != rank]
+        groups = [others[start : start + PEERS_PER_CQ] for start in range(0, len(others), PEERS_PER_CQ)]
+        self._peer_cqs = [CQ(context, len(group) * COMPLETIONS_PER_PEER) for group in groups]
+        self.peers = {
+            peer: PeerConnection(self.pd, self._make_peer_qp(cq), rank, peer)
+            for cq, group in zip(self._peer_cqs, groups, strict=True)
+            for peer in group
+        }
+        self._first_psns = {peer: psns.randrange(PSN_MASK + 1) for peer in self.peers}
+        self._by_qpn = {connection.qp.qp_num: connection for connection in self.peers.values()}
+
+    def _make_peer_qp(self, cq: CQ) -> QP:
+        return make_queue_pair(self.pd, cq, send_depth=SEND_QUEUE_DEPTH, receive_depth=FIFO_SLOTS)
+
+    def endpoint(self) -> Endpoint:
+        """Addresses, queue pair numbers and first PSNs of this rank."""
+        ranks = range(self.world_size)
+        peers = self.peers
+        return Endpoint(
+            rank=self.rank,
+            ip=self._nic.ip,
+            mac=self._nic.mac,
+            successor_qpn=self.path.successor_qp.qp_num,
+            predecessor_qpn=self.path.predecessor_qp.qp_num,
+            first_psn=self.path.first_psn,
+            peer_qpns=tuple(peers[rank].qp.qp_num if rank in peers else 0 for rank in ranks),
+            peer_psns=tuple(self._first_psns.get(rank, 0) for rank in ranks),
+            fifo_addresses=tuple(int(peers[rank].slots.inbox.ctypes.data) if rank in peers else 0 for rank in ranks),
+            fifo_rkeys=tuple(peers[rank].slots.inbox_mr.rkey if rank in peers else 0 for rank in ranks),
+        )
+
+    def connect(self, ring_id: int, endpoints: tuple[Endpoint, ...]) -> None:
+        """Bring all queue pairs to RTS. Sending may start when all ranks have done so."""
+        self.path.connect(ring_id, endpoints)
+        for peer, connection in self.peers.items():
+            endpoint = endpoints[peer]
+            connect_queue_pair(
+                connection.qp,
+                ip=endpoint.ip,
+                qpn=endpoint.peer_qpns[self.rank],
+                send_psn=self._first_psns[peer],
+                receive_psn=endpoint.peer_psns[self.rank],
+                path_mtu=self._geometry.path_mtu,
+                ack_timeout=self._ack_timeout,
+            )
+            connection.connect(endpoint.fifo_addresses[self.rank], endpoint.fifo_rkeys[self.rank])
+
+    def poll(self) -> bool:
+        """Take completions and clear-to-send slots; whether there was any.
+
+        Raises `CompletionError` and `MismatchError`.
+        """
+        count, completions = self._ring_cq.poll(POLL_MAX)
+        for completion in completions:
+            self._check(completion)
+            if completion.qp_num == self.path.predecessor_qp.qp_num:
+                self.path.received(completion)
+            else:
+                self.path.acknowledged(completion)
+        for cq in self._peer_cqs:
+            peer_count, completions = cq.poll(POLL_MAX)
+            count += peer_count
+            for completion in completions:
+                self._check(completion)
+                self._by_qpn[completion.qp_num].complete(completion)
+        for connection in self.peers.values():
+            if connection.sends.unmatched and connection.sends.poll_slots():
+                count += 1
+        return count > 0
+
+    def _check(self, completion: WC) -> None:
+        if completion.status == IBV_WC_SUCCESS:
+            return
+        status = wc_status_to_str(completion.status)
+        if completion.qp_num in self._by_qpn:
+            peer, what = self._by_qpn[completion.qp_num].peer, "point-to-point"
+        elif completion.qp_num == self.path.successor_qp.qp_num:
+            peer, what = (self.rank + 1) % self.world_size, "to the ring's successor"
+        else:
+            peer, what = (self.rank - 1) % self.world_size, "from the ring's predecessor"
+        cause = _CAUSES.get(completion.status, "see the status's name")
+        raise CompletionError(f"rank {self.rank}, connection {what}, rank {peer}: {status}: {cause}", status)
+
+    def break_off(self) -> None:
+        """Stop all traffic: every queue pair goes to the error state."""
+        for qp in (self.path.successor_qp, self.path.predecessor_qp, *(peer.qp for peer in self.peers.values())):
+            qp.modify(QPAttr(qp_state=IBV_QPS_ERR), IBV_QP_STATE)
+
+    def close(self) -> None:
+        """Give everything back to the NIC."""
+        self.path.close()
+        for connection in self.peers.values():
+            connection.close()
+        for cq in (self._ring_cq, *self._peer_cqs):
+            cq.close()
+        self.pd.close()
