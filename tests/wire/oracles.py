@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,16 +21,20 @@ def require_program(name: str) -> str:
     return path
 
 
-def tshark_packets(path: Path, *arguments: str) -> list[dict[str, Any]]:
-    """The layers of each packet as tshark dissects them, from ``-T json``."""
-    command = [require_program("tshark"), "-n", "-r", str(path), "-T", "json", *arguments]
-    output = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
-    return [packet["_source"]["layers"] for packet in json.loads(output)]
-
-
 def tshark_fields(path: Path, *fields: str) -> list[list[str]]:
-    """The named fields of each packet, as tshark prints them."""
-    command = [require_program("tshark"), "-n", "-r", str(path), "-T", "fields", "-E", "separator=|"]
+    """The named fields of each packet, as tshark prints them; of a field that occurs twice, the first."""
+    command = [
+        require_program("tshark"),
+        "-n",
+        "-r",
+        str(path),
+        "-T",
+        "fields",
+        "-E",
+        "separator=|",
+        "-E",
+        "occurrence=f",
+    ]
     for field in fields:
         command += ["-e", field]
     output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from netreduce.compiled import compiled
+from netreduce.compiled import compiled, copy_bytes
 from netreduce.wire.frames import RECORD_HEADER_BYTES, record_bytes, record_length, record_time
 
 LINK_ETHERNET = 1
@@ -57,7 +57,7 @@ def _lay_out_blocks(burst: np.ndarray, out: np.ndarray, interface: int, directio
         data_at = at + _BLOCK_HEAD_BYTES
         start = read_at + RECORD_HEADER_BYTES
         out[data_at + padded - 4 : data_at + padded] = 0
-        out[data_at : data_at + length] = burst[start : start + length]
+        copy_bytes(out, data_at, burst, start, length)
         _put_words(out, data_at + padded, 4 << 16 | OPTION_PACKET_FLAGS, direction)
         _put_words(out, data_at + padded + 8, 0, size)
         read_at += record_bytes(length)
