@@ -29,6 +29,9 @@ from netreduce.wire.frames import (
 GEOMETRY = Geometry(message_window=2, message_packets=4, path_mtu=1024)
 """Small messages, so that short arrays take several of them."""
 RING_ID = 7
+NIC_LIMITS = NicLimits(
+    queue_pairs=16, completion_queues=4, memory_regions=1024, send_depth=512, receive_depth=256, completion_depth=4096
+)
 TICK_PS = PS_PER_US
 STEPS_MAX = 20_000
 
@@ -55,13 +58,13 @@ class Cluster:
     ) -> None:
         self.keep = keep
         self.now_ps = 0
-        limits = SwitchLimits(egress_bytes=4 * MIB)
+        limits = SwitchLimits(memory_bytes=16 * MIB, egress_bytes=4 * MIB)
         self.switch = Switch("switch", world_size, limits=limits, events=events[0] if events else None)
         self.nics = []
         for rank in range(world_size):
             mac, ip = f"02:4e:52:00:00:{rank:02x}", f"10.78.0.{rank + 1}"
             log = events[rank + 1] if events else None
-            self.nics.append(Nic(f"nic{rank}", mac, ip, limits=NicLimits(completion_depth=4096), events=log))
+            self.nics.append(Nic(f"nic{rank}", mac, ip, limits=NIC_LIMITS, events=log))
             self.switch.attach(rank, mac, ip)
         for nic in self.nics:
             nic.neighbours.update({other.ip: other.mac for other in self.nics})

@@ -1,0 +1,258 @@
+"""Many calls at once, ranks that disagree, lost packets, ranks that give up: what an engine does then."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.collectives.harness import Cluster
+
+from netreduce.collectives.algorithms import Algorithm
+from netreduce.collectives.executor import COLLECTIVES_MAX
+from netreduce.collectives.operation import Operation
+from netreduce.collectives.reductions import Reduction
+from netreduce.errors import ConfigurationError, MismatchError, NetReduceError, UnsupportedError
+from netreduce.nic import verbs as v
+from netreduce.wire.control import Geometry
+from netreduce.wire.opcodes import Opcode
+from netreduce.wire.packet import make_packet_table, parse_packet
+
+Check = tuple[Operation, np.ndarray, np.ndarray]
+"""A call, the array that takes its result, and what that must hold."""
+
+
+def start_all(cluster: Cluster, plans: list[tuple[str, int, int]], seed: int) -> list[Check]:
+    """Call each plan (kind, count, root) on every rank, rank after rank."""
+    size = len(cluster.engines)
+    checks: list[Check] = []
+    for rank, engine in enumerate(cluster.engines):
+        rng = np.random.default_rng(seed)  # all ranks know all data, so that each can be checked
+        for kind, count, root in plans:
+            data = rng.integers(-99, 99, (size, count)).astype(np.float32)
+            own = data[rank].copy()
+            if kind == "broadcast":
+                checks.append((engine.broadcast(own, root), own, data[root]))
+            elif kind == "all_gather":
+                out = np.zeros((size, count), np.float32)
+                checks.append((engine.all_gather(own, out), out, data))
+            elif kind == "reduce":
+                checks.append((engine.reduce(own, root), own, data.sum(axis=0) if rank == root else data[rank]))
+            else:
+                algorithm = Algorithm.RING if kind == "ring" else Algorithm.AUTO
+                checks.append((engine.all_reduce(own, algorithm=algorithm), own, data.sum(axis=0)))
+    return checks
+
+
+def test_many_different_collectives_at_once_keep_apart(rng: np.random.Generator, seed: int) -> None:
+    cluster = Cluster(3)
+    kinds = rng.choice(["all_reduce", "ring", "broadcast", "all_gather", "reduce"], 2 * COLLECTIVES_MAX)
+    plans = [(str(kind), int(rng.integers(0, 700)), int(rng.integers(0, 3))) for kind in kinds]
+    checks = start_all(cluster, plans, seed)
+    cluster.run([operation for operation, _, _ in checks])
+    for operation, found, expected in checks:
+        assert np.array_equal(found, expected), f"{operation.name} #{operation.sequence}"
+    cluster.close()
+
+
+def test_several_all_reduces_share_the_window() -> None:
+    """The second one's messages leave before the first one is done: DDP's buckets overlap."""
+    cluster = Cluster(2, geometry=Geometry(message_window=4, message_packets=4, path_mtu=1024))
+    data = np.ones((2, 6, 900), np.float32)
+    operations = [engine.all_reduce(data[rank, i]) for rank, engine in enumerate(cluster.engines) for i in range(6)]
+    for engine in cluster.engines:
+        engine.progress(0)
+    assert all(nic.tables.qp.sq_posted.max() == 4 for nic in cluster.nics)
+    cluster.run(operations)
+    assert np.all(data == 2)
+    cluster.close()
+
+
+def test_sends_and_receives_find_each_other_by_tag(rng: np.random.Generator) -> None:
+    cluster = Cluster(2)
+    tags = [int(tag) for tag in rng.integers(0, 5, 40)]
+    given = [np.full(3, index, np.int32) for index in range(40)]
+    order = sorted(range(40), key=lambda index: (tags[index] * 7 % 5, index))  # other tags first, same tag in order
+    taken = {index: np.zeros(3, np.int32) for index in order}
+    operations = [cluster.engines[0].send(array, 1, tag) for array, tag in zip(given, tags, strict=True)]
+    operations += [cluster.engines[1].receive(taken[index], 0, tags[index]) for index in order]
+    cluster.run(operations)
+    for index, array in taken.items():
+        assert np.array_equal(array, given[index])
+    cluster.close()
+
+
+def test_more_receives_than_slots_wait_their_turn_and_leave_room_for_collectives() -> None:
+    cluster = Cluster(2)
+    taken, given = np.zeros((400, 2), np.int32), np.arange(800, dtype=np.int32).reshape(400, 2)
+    operations = [cluster.engines[1].receive(row, 0) for row in taken]
+    both = np.array([[1.0], [2.0]])
+    cluster.call(lambda engine, rank: engine.all_reduce(both[rank], algorithm=Algorithm.RING))
+    assert np.all(both == 3)
+    operations += [cluster.engines[0].send(row, 1) for row in given]
+    cluster.run(operations)
+    assert np.array_equal(taken, given)
+    cluster.close()
+
+
+@pytest.mark.parametrize("loss", [0.01, 0.1])
+def test_lost_packets_change_nothing_but_the_time(rng: np.random.Generator, seed: int, loss: float) -> None:
+    chance = np.random.default_rng(seed)
+    cluster = Cluster(3, keep=lambda port, frame: chance.random() >= loss, ack_timeout=8)  # 1 ms
+    plans = [(kind, 1009, 1) for kind in ("all_reduce", "ring", "broadcast", "all_gather", "reduce", "all_reduce")]
+    checks = start_all(cluster, plans, seed)
+    cluster.run([operation for operation, _, _ in checks])
+    for operation, found, expected in checks:
+        assert np.array_equal(found, expected), operation.name
+    cluster.close()
+
+
+@pytest.mark.parametrize(
+    ("other", "op", "words"),
+    [
+        (np.zeros(1000, np.float32), Reduction.SUM, ("4,", "float32")),
+        (np.zeros(1009, np.int32), Reduction.SUM, ("float32", "int32")),
+        (np.zeros(1009, np.float32), Reduction.MAX, ("sum", "max")),
+    ],
+    ids=["length", "dtype", "operation"],
+)
+def test_ranks_that_disagree_about_an_all_reduce_all_fail(other: np.ndarray, op: Reduction, words: tuple) -> None:
+    cluster = Cluster(3)
+    data = [np.zeros(1009, np.float32), np.zeros(1009, np.float32), other]
+    ops = [Reduction.SUM, Reduction.SUM, op]
+    operations = [e.all_reduce(data[rank], ops[rank]) for rank, e in enumerate(cluster.engines)]
+    with pytest.raises(MismatchError, match="rank 2") as caught:
+        cluster.run(operations)
+    for word in words:
+        assert word in str(caught.value)
+    assert all(isinstance(operation.error, MismatchError) for operation in operations)
+    cluster.close()
+
+
+@pytest.mark.parametrize("sender_is_wrong", [True, False])
+def test_both_sides_of_a_transfer_that_disagree_name_both(sender_is_wrong: bool) -> None:
+    cluster = Cluster(2)
+    data = [np.zeros(409600, np.int8), np.zeros(409598, np.int8)]
+    root = 1 if sender_is_wrong else 0
+    operations = [engine.broadcast(data[rank], root) for rank, engine in enumerate(cluster.engines)]
+    with pytest.raises(MismatchError):
+        cluster.run(operations)
+    for _ in range(20):
+        cluster.step()
+    for operation in operations:
+        text = str(operation.error)
+        assert isinstance(operation.error, MismatchError)
+        assert "rank 0 called broadcast" in text
+        assert "rank 1 called broadcast" in text
+        assert dict(operation.error.sides).keys() == {0, 1}
+    cluster.close()
+
+
+def test_different_collectives_at_the_same_place_are_a_mismatch() -> None:
+    cluster = Cluster(2)
+    row, block = np.zeros(8, np.float32), np.zeros((2, 4), np.float32)
+    operations = [cluster.engines[0].broadcast(row, 0), cluster.engines[1].all_gather(row[:4], block)]
+    with pytest.raises(MismatchError):
+        cluster.run(operations)
+    assert "broadcast of 32 bytes float32 root 0" in str(operations[0].error)
+    assert "all_gather of 16 bytes float32" in str(operations[0].error)
+    cluster.close()
+
+
+def test_a_rank_that_gives_up_frees_its_memory_and_refuses_more() -> None:
+    cluster = Cluster(2)
+    data = np.ones((2, 5000), np.float32)
+    operations = [cluster.engines[0].all_reduce(data[0]), cluster.engines[0].broadcast(data[1], 0)]
+    heard: list[Operation] = []
+    operations[0].on_done(heard.append)
+    for _ in range(3):
+        cluster.step()
+    regions = int(cluster.nics[0].tables.mr.valid.sum())
+    cluster.engines[0].fail(NetReduceError("enough"))
+    assert int(cluster.nics[0].tables.mr.valid.sum()) == regions - 2
+    assert heard == [operations[0]]
+    assert all(str(operation.error) == "enough" for operation in operations)
+    with pytest.raises(NetReduceError, match="enough"):
+        cluster.engines[0].barrier()
+    cluster.close()
+
+
+def test_a_peer_that_is_gone_ends_transfers_with_an_error_that_names_it() -> None:
+    cluster = Cluster(2, keep=lambda port, frame: port != 1 and port != -2, ack_timeout=4)
+    data = np.ones((2, 10), np.float32)
+    operation = cluster.engines[0].broadcast(data[1], 1)
+    with pytest.raises(NetReduceError, match="rank 1: IBV_WC_RETRY_EXC_ERR: it acknowledged nothing"):
+        cluster.run([operation])
+    cluster.close()
+
+
+def test_close_gives_everything_back_to_the_nic() -> None:
+    cluster = Cluster(3)
+    data = np.ones((3, 500), np.float32)
+    cluster.call(lambda engine, rank: engine.all_reduce(data[rank]))
+    cluster.close()
+    for nic in cluster.nics:
+        assert not nic.tables.mr.valid.any()
+        assert not nic.tables.qp.qpn.any()
+        assert not nic.tables.cq.depth.any()
+
+
+def test_wrong_arguments_are_refused_before_anything_is_sent() -> None:
+    cluster = Cluster(2)
+    engine = cluster.engines[0]
+    data = np.zeros((4, 4), np.float32)
+    frozen = np.zeros(4)
+    frozen.flags.writeable = False
+    with pytest.raises(UnsupportedError, match="C-contiguous"):
+        engine.all_reduce(data[:, 0])
+    with pytest.raises(UnsupportedError, match="read-only"):
+        engine.all_reduce(frozen)
+    with pytest.raises(ConfigurationError, match="root is 2, 0 to 1"):
+        engine.broadcast(data, 2)
+    with pytest.raises(ConfigurationError, match="this rank itself"):
+        engine.send(data, 0)
+    with pytest.raises(ConfigurationError, match="tag is -1"):
+        engine.send(data, 1, -1)
+    with pytest.raises(ConfigurationError, match="out has 4 elements, 16 are needed"):
+        engine.all_reduce(data, out=np.zeros(4, np.float32))
+    with pytest.raises(ConfigurationError, match="dtypes float64 and float32"):
+        engine.all_reduce(data, out=np.zeros((4, 4)))
+    with pytest.raises(ConfigurationError, match="equal blocks"):
+        engine.reduce_scatter(np.zeros(3, np.float32), np.zeros(1, np.float32))
+    with pytest.raises(ConfigurationError, match="2 ranks"):
+        engine.all_gather(data, [data])
+    with pytest.raises(ConfigurationError, match="the root gave no arrays"):
+        engine.gather(data, None, 0)
+    assert not cluster.step()
+    cluster.close()
+
+
+def test_an_engine_that_is_not_connected_says_so() -> None:
+    cluster = Cluster(2)
+    from netreduce.collectives.engine import Engine
+
+    lonely = Engine(v.Context(cluster.nics[0]), 0, 2, Geometry())
+    with pytest.raises(ConfigurationError, match=r"Engine\.connect comes first"):
+        lonely.barrier()
+    assert not lonely.progress(0)
+    lonely.close()
+    cluster.close()
+
+
+def test_a_mebibyte_goes_as_nccl_sends_it() -> None:
+    """64 bytes of clear to send against the stream, then WRITE First, 254 Middle, Last with Immediate."""
+    seen: list[tuple[int, int, int]] = []
+    packet = make_packet_table()
+
+    def watch(port: int, frame: np.ndarray) -> bool:
+        if port >= 0 and parse_packet(frame, packet[0]) == 0:
+            seen.append((port, int(packet[0].opcode), int(packet[0].payload_bytes)))
+        return True
+
+    cluster = Cluster(2, geometry=Geometry(path_mtu=4096), keep=watch)
+    data = np.ones((2, 1 << 20), np.uint8)
+    cluster.run([cluster.engines[0].send(data[0], 1), cluster.engines[1].receive(data[1], 0)])
+    stream = [opcode for port, opcode, _ in seen if port == 0 and opcode != Opcode.ACKNOWLEDGE]
+    against = [(opcode, size) for port, opcode, size in seen if port == 1 and opcode != Opcode.ACKNOWLEDGE]
+    assert against == [(Opcode.RDMA_WRITE_ONLY, 64)]
+    first, last = Opcode.RDMA_WRITE_FIRST, Opcode.RDMA_WRITE_LAST_WITH_IMMEDIATE
+    assert stream == [first, *[Opcode.RDMA_WRITE_MIDDLE] * 254, last]
+    cluster.close()
