@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from netreduce.collectives.ring import copy
-from netreduce.collectives.schedule import Receive, Reduce, Round, Schedule, Send, Span, Step
+from netreduce.collectives.schedule import Receive, Reduce, Schedule, Send, Span, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,12 @@ def nodes(world_size: int, shift: int) -> tuple[Node, ...]:
         while parents[above]:
             above = parents[above]
             depth[number] += 1
-    found: list[Node | None] = [None] * world_size
+    height = max(depth)
+    found = {}
     for number in range(1, world_size + 1):
         parent = rank_of[parents[number]] if parents[number] else None
-        found[rank_of[number]] = Node(parent, tuple(children[number]), depth[number], max(depth))
-    return tuple(node for node in found if node is not None)
+        found[rank_of[number]] = Node(parent, tuple(children[number]), depth[number], height)
+    return tuple(found[rank] for rank in range(world_size))
 
 
 def all_reduce(rank: int, world_size: int, source: Span, target: Span, staging: Span, *, slices: int = 1) -> Schedule:
@@ -82,9 +83,9 @@ Tick = tuple[list[Step], list[Step]]
 def _together(halves: list[Iterator[Tick]]) -> Schedule:
     """Run the trees tick by tick side by side. Both ends of a transfer have it in the same tick."""
     for ticks in zip(*halves, strict=True):
-        transfers: Round = tuple(step for tick in ticks for step in tick[0])
+        transfers = [step for tick in ticks for step in tick[0]]
         if transfers:
-            yield transfers
+            yield tuple(transfers)
         for tick in ticks:
             for reduction in tick[1]:
                 yield (reduction,)
@@ -92,31 +93,33 @@ def _together(halves: list[Iterator[Tick]]) -> Schedule:
 
 def _reduce(node: Node, own: Span, result: Span, places: tuple[Span, ...], slices: int) -> Iterator[Tick]:
     """Slice s leaves depth d in tick s + height - d."""
+    shares, targets = own.parts(slices), result.parts(slices)
+    ready = targets if node.children else shares
+    lag = node.height - node.depth
     for tick in range(slices + node.height):
         transfers: list[Step] = []
         reductions: list[Step] = []
-        taken, given = tick - (node.height - node.depth - 1), tick - (node.height - node.depth)
-        if node.children and 0 <= taken < slices:
-            share, target = own.part(slices, taken), result.part(slices, taken)
+        taken, given = tick - lag + 1, tick - lag
+        if node.children and 0 <= taken < slices and shares[taken].count:
+            share, target = shares[taken], targets[taken]
             for child, place in zip(node.children, places, strict=False):
-                if share.count:
-                    transfers.append(Receive(child, place.head(share.count)))
-                    reductions.append(Reduce(place.head(share.count), share, target))
+                arrived = place.head(share.count)
+                transfers.append(Receive(child, arrived))
+                reductions.append(Reduce(arrived, share, target))
                 share = target
-        if node.parent is not None and 0 <= given < slices:
-            ready = (result if node.children else own).part(slices, given)
-            if ready.count:
-                transfers.append(Send(node.parent, ready))
+        if node.parent is not None and 0 <= given < slices and ready[given].count:
+            transfers.append(Send(node.parent, ready[given]))
         yield transfers, reductions
 
 
 def _broadcast(node: Node, result: Span, slices: int) -> Iterator[Tick]:
     """Slice s leaves depth d in tick s + d."""
+    targets = result.parts(slices)
     for tick in range(slices + node.height):
         transfers: list[Step] = []
-        taken, given = tick - (node.depth - 1), tick - node.depth
-        if node.parent is not None and 0 <= taken < slices and result.part(slices, taken).count:
-            transfers.append(Receive(node.parent, result.part(slices, taken)))
-        if 0 <= given < slices and result.part(slices, given).count:
-            transfers.extend(Send(child, result.part(slices, given)) for child in node.children)
+        taken, given = tick - node.depth + 1, tick - node.depth
+        if node.parent is not None and 0 <= taken < slices and targets[taken].count:
+            transfers.append(Receive(node.parent, targets[taken]))
+        if 0 <= given < slices and targets[given].count:
+            transfers += [Send(child, targets[given]) for child in node.children]
         yield transfers, []
