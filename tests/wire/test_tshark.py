@@ -19,6 +19,9 @@ FIELDS = (
     *("infiniband.reth.r_key", "infiniband.immdt", "vlan.id", "_ws.malformed"),
 )
 
+PAYLOAD = b"\xa5" * 200
+"""tshark guesses at payloads, and takes some short or random ones for a malformed RPC over RDMA; not this one."""
+
 
 def number(text: str) -> int | None:
     return int(text, 0) if text else None
@@ -34,7 +37,7 @@ def frames(rng: np.random.Generator) -> list[dict[str, Any]]:
             for vlan in (None, 5):
                 arguments = {
                     "opcode": int(opcode),
-                    "payload": rng.bytes(int(rng.integers(1, 200))) if roles & Role.PAYLOAD else b"",
+                    "payload": PAYLOAD[: rng.integers(40, 200)] if roles & Role.PAYLOAD else b"",
                     "psn": int(rng.integers(1 << 24)),
                     "destination_qpn": int(rng.integers(2, 1 << 24)),
                     "ack_request": bool(rng.integers(2)),
@@ -65,7 +68,7 @@ def test_tshark_dissects_every_opcode_as_we_built_it(frames: list[dict[str, Any]
         assert number(seen["infiniband.bth.destqp"]) == arguments["destination_qpn"], where
         assert number(seen["infiniband.bth.padcnt"]) == -len(arguments["payload"]) % 4, where
         assert number(seen["infiniband.bth.a"]) == arguments["ack_request"], where
-        if not OPCODE_ROLES[arguments["opcode"]] & Role.UD:  # tshark takes datagrams for management, without an ICRC
+        if not OPCODE_ROLES[arguments["opcode"]] & (Role.UD | Role.CNP):  # tshark shows no ICRC of these
             assert number(seen["infiniband.invariant.crc"]) == int.from_bytes(frame[-4:].tobytes(), "big"), where
         assert number(seen["infiniband.reth.va"]) == arguments.get("remote_address"), where
         assert number(seen["infiniband.reth.r_key"]) == arguments.get("rkey"), where
