@@ -9,12 +9,18 @@ from netreduce.nic.completions import fail_send, retire_send
 from netreduce.nic.drops import drop
 from netreduce.nic.enums import QpState, WcStatus
 from netreduce.nic.requester import go_to, settle
-from netreduce.nic.syndromes import NAK_SEQUENCE, NAK_STATUSES, RNR_TIMERS_PS, Syndrome
 from netreduce.nic.tables import NicTables, make_ready, note
 from netreduce.trace.events import DropReason, Event
 from netreduce.units import NEVER_PS
+from netreduce.wire.aeth import AETH_VALUE_MASK, RNR_TIMER_PS, AckKind, Syndrome
 from netreduce.wire.opcodes import Opcode
 from netreduce.wire.psn import psn_add, psn_distance
+
+NAK_STATUSES = np.zeros(256, np.int64)
+"""Status with which a fatal NAK completes the work request, by syndrome; 0 for all others. int64[256]."""
+NAK_STATUSES[Syndrome.NAK_INVALID_REQUEST] = WcStatus.IBV_WC_REM_INV_REQ_ERR
+NAK_STATUSES[Syndrome.NAK_REMOTE_ACCESS_ERROR] = WcStatus.IBV_WC_REM_ACCESS_ERR
+NAK_STATUSES[Syndrome.NAK_REMOTE_OPERATIONAL_ERROR] = WcStatus.IBV_WC_REM_OP_ERR
 
 RETRY_FOR_EVER = 7
 """The value of rnr_retry that has no end (IBA vol. 1, section 9.7.5.2.8)."""
@@ -78,9 +84,10 @@ def _wait(tables: NicTables, row: int, packet: int, timer: int) -> None:
             fail_send(tables, row, WcStatus.IBV_WC_RNR_RETRY_EXC_ERR.value)
             return
         qp.rnr_retries_left -= 1
+    qp.retries_left = qp.retry_cnt  # the peer lives
     go_to(tables, row, packet)
     qp.rnr_waiting = 1
-    tables.deadline[row] = tables.nic[0].now_ps + RNR_TIMERS_PS[timer]
+    tables.deadline[row] = tables.nic[0].now_ps + RNR_TIMER_PS[timer]
 
 
 @compiled
@@ -97,8 +104,8 @@ def take_answer(tables: NicTables, row: int, packet: np.record) -> None:
     if number >= qp.sent_packets:  # a ghost: it answers what was never sent
         drop(tables, DropReason.OUT_OF_SEQUENCE.value, qp.qpn, packet.psn)
         return
-    kind = packet.syndrome >> 5
-    if kind == Syndrome.ACK.value:
+    kind = packet.syndrome & ~AETH_VALUE_MASK  # with bit 7, which is reserved: an ACK has it 0
+    if kind == AckKind.ACK.value:
         note(tables, Event.ACK_RECEIVED.value, qp.qpn, packet.psn, -1, packet.syndrome)
         acknowledge(tables, row, number + 1)
         return
@@ -109,9 +116,9 @@ def take_answer(tables: NicTables, row: int, packet: np.record) -> None:
     is_news = acknowledge(tables, row, number)  # a NAK acknowledges everything before it
     if qp.state == QpState.IBV_QPS_ERR.value:
         return
-    if kind == Syndrome.RNR_NAK.value:
-        _wait(tables, row, number, packet.syndrome & 31)
-    elif packet.syndrome == NAK_SEQUENCE:
+    if kind == AckKind.RNR_NAK.value:
+        _wait(tables, row, number, packet.syndrome & AETH_VALUE_MASK)
+    elif packet.syndrome == Syndrome.NAK_PSN_SEQUENCE_ERROR.value:
         _go_back(tables, row, number, is_news)
     elif NAK_STATUSES[packet.syndrome] != 0:
         _count_fatal(tables, packet.syndrome)

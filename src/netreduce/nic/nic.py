@@ -62,6 +62,7 @@ class Nic:
 
     def receive(self, port: int, burst: np.ndarray, now_ps: int) -> None:
         """Take the frames of `burst` (uint8, writable: the ICRC check masks header bytes for a moment)."""
+        assert burst.flags.carray, "a burst is contiguous, writable memory"
         self._receive(self.tables, burst, now_ps)
 
     def advance(self, now_ps: int) -> None:

@@ -12,7 +12,6 @@ from netreduce.nic.attributes import SGE, QPAttr, QPInitAttr, RecvWR, SendWR, ip
 from netreduce.nic.device import PD, Resource
 from netreduce.nic.enums import QpAttrMask, QpState, QpType, SendFlag, WrOpcode
 from netreduce.nic.memory import OWN_MEMORY
-from netreduce.nic.syndromes import ACK_TIMEOUT_UNIT_PS
 from netreduce.nic.tables import INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, QP_FIELDS, SGE_MAX, note, plain
 from netreduce.nic.template import write_template
 from netreduce.nic.transitions import LIMITS, TRANSITIONS, check_transition
@@ -20,7 +19,15 @@ from netreduce.trace.events import Event
 
 __all__ = ["QP"]
 
-_SEND_STATES = (QpState.IBV_QPS_RTS, QpState.IBV_QPS_SQD, QpState.IBV_QPS_ERR)
+ACK_TIMEOUT_UNIT_PS = 4_096_000
+"""The local ACK timeout is 4.096 us times two to the power of the attribute (IBA vol. 1, section 9.9.2.1.1)."""
+# Plain numbers for the calls made per message: operators of IntFlag members take microseconds.
+_SEND_STATES = frozenset(map(int, (QpState.IBV_QPS_RTS, QpState.IBV_QPS_SQD, QpState.IBV_QPS_ERR)))
+_OPCODES = frozenset(range(WrOpcode.IBV_WR_SEND_WITH_IMM + 1))
+_SIGNALED, _SOLICITED, _INLINE = map(
+    int, (SendFlag.IBV_SEND_SIGNALED, SendFlag.IBV_SEND_SOLICITED, SendFlag.IBV_SEND_INLINE)
+)
+_RESET, _ERR = int(QpState.IBV_QPS_RESET), int(QpState.IBV_QPS_ERR)
 _IDENTITY = ("qpn", "pd", "send_cq", "receive_cq", "ready", "sq_depth", "sq_mask", "rq_depth", "rq_mask")
 """What a queue pair keeps when it goes back to RESET."""
 
@@ -55,6 +62,7 @@ class QP(Resource):
         self._qp = qp = plain(tables.qp)[self._row]
         self._sq, self._sq_sge = plain(tables.sq)[self._row], plain(tables.sq_sge)[self._row]
         self._rq, self._rq_sge = plain(tables.rq)[self._row], plain(tables.rq_sge)[self._row]
+        self._log_state = plain(tables.log.state)[0]
         qp["qpn"], qp["pd"] = self.qp_num, creator.number
         qp["send_cq"], qp["receive_cq"] = init_attr.scq.row, init_attr.rcq.row
         qp["sq_depth"], qp["sq_mask"] = cap.max_send_wr, _ring_size(cap.max_send_wr) - 1
@@ -183,17 +191,17 @@ class QP(Resource):
         """
         qp = self._qp
         posted = int(qp["sq_posted"])
-        if qp["state"] not in _SEND_STATES:
+        if int(qp["state"]) not in _SEND_STATES:
             raise VerbsError(f"queue pair {self.qp_num:#x} cannot send in state {self.qp_state.name}")
         if posted - int(qp["sq_retired"]) >= self._cap.max_send_wr:
             raise VerbsError(f"send queue of {self.qp_num:#x} is full: {self._cap.max_send_wr} work requests")
-        if not 0 <= wr.opcode <= WrOpcode.IBV_WR_SEND_WITH_IMM:
+        if wr.opcode not in _OPCODES:
             raise VerbsError(
                 f"{WrOpcode(wr.opcode).name} is not supported; SEND and RDMA WRITE are, with and without immediate"
             )
         slot = posted & int(qp["sq_mask"])
-        flags = wr.send_flags
-        if flags & SendFlag.IBV_SEND_INLINE:
+        flags = int(wr.send_flags)
+        if flags & _INLINE:
             length = self._store_inline(slot, wr)
             count = 1
         else:
@@ -204,15 +212,15 @@ class QP(Resource):
         mtu = int(qp["path_mtu"])
         packets = (length + mtu - 1) // mtu or 1  # a message of no bytes takes a packet too
         first = int(qp["posted_packets"])
-        signaled = 1 if self._signal_all or flags & SendFlag.IBV_SEND_SIGNALED else 0
-        solicited = 1 if flags & SendFlag.IBV_SEND_SOLICITED else 0
+        signaled = 1 if self._signal_all or flags & _SIGNALED else 0
+        solicited = 1 if flags & _SOLICITED else 0
         self._sq[slot] = (
             wr.wr_id, wr.opcode, signaled, solicited, count, length, packets, first,
             wr.imm_data, wr.remote_addr, wr.rkey,
         )  # fmt: skip
         qp["posted_packets"] = first + packets
         qp["sq_posted"] = posted + 1
-        if self._nic.tables.log.state["enabled"][0]:
+        if self._log_state["enabled"]:
             note(self._nic.tables, Event.POSTED.value, self.qp_num, -1, length, wr.opcode)
         self._nic.make_ready(self._row, qp)
 
@@ -220,8 +228,8 @@ class QP(Resource):
         """Queue a receive work request. Raises `VerbsError` in RESET, with a full queue or too many elements."""
         qp = self._qp
         posted = int(qp["rq_posted"])
-        state = qp["state"]
-        if state == QpState.IBV_QPS_RESET:
+        state = int(qp["state"])
+        if state == _RESET:
             raise VerbsError(f"queue pair {self.qp_num:#x} cannot post a receive in state {self.qp_state.name}")
         if posted - int(qp["rq_retired"]) >= self._cap.max_recv_wr:
             raise VerbsError(f"receive queue of {self.qp_num:#x} is full: {self._cap.max_recv_wr} work requests")
@@ -229,7 +237,7 @@ class QP(Resource):
         length = self._store(self._rq_sge[slot], wr.sg, wr.num_sge, self._cap.max_recv_sge)
         self._rq[slot] = (wr.wr_id, wr.num_sge, length)
         qp["rq_posted"] = posted + 1
-        if state == QpState.IBV_QPS_ERR:
+        if state == _ERR:
             self._nic.make_ready(self._row, qp)
 
     def _store(self, elements: np.ndarray, sg: Sequence[SGE] | None, count: int, most: int) -> int:

@@ -15,16 +15,9 @@ from netreduce.nic.drops import drop
 from netreduce.nic.enums import AccessFlag, EventType, QpState, WcOpcode, WcStatus
 from netreduce.nic.memory import copy_elements, may_access
 from netreduce.nic.requester import BTH_AT, UDP_AT
-from netreduce.nic.syndromes import (
-    ACK_UNLIMITED,
-    NAK_INVALID_REQUEST,
-    NAK_REMOTE_ACCESS,
-    NAK_REMOTE_OPERATION,
-    NAK_SEQUENCE,
-    RNR_NAK_BASE,
-)
 from netreduce.nic.tables import MESSAGE_BYTES_MAX, TEMPLATE_BYTES, NicTables, make_ready, note, raise_event
 from netreduce.trace.events import DropReason, Event
+from netreduce.wire.aeth import AckKind, Syndrome
 from netreduce.wire.bigendian import write_be24
 from netreduce.wire.frames import RECORD_HEADER_BYTES, queue_commit, queue_reserve
 from netreduce.wire.opcodes import AETH_BYTES, BTH_BYTES, ICRC_BYTES, Opcode, Role
@@ -48,13 +41,21 @@ class Refusal(IntEnum):
 FATAL = np.zeros((6, 3), np.int64)
 """By `Refusal`: NAK syndrome, status of the receive work request in use, asynchronous event. int64[6, 3]."""
 FATAL[Refusal.INVALID_REQUEST] = (
-    NAK_INVALID_REQUEST,
+    Syndrome.NAK_INVALID_REQUEST,
     WcStatus.IBV_WC_REM_INV_REQ_ERR,
     EventType.IBV_EVENT_QP_REQ_ERR,
 )
-FATAL[Refusal.REMOTE_ACCESS] = (NAK_REMOTE_ACCESS, WcStatus.IBV_WC_WR_FLUSH_ERR, EventType.IBV_EVENT_QP_ACCESS_ERR)
-FATAL[Refusal.TOO_LONG] = (NAK_INVALID_REQUEST, WcStatus.IBV_WC_LOC_LEN_ERR, EventType.IBV_EVENT_QP_FATAL)
-FATAL[Refusal.PROTECTION] = (NAK_REMOTE_OPERATION, WcStatus.IBV_WC_LOC_PROT_ERR, EventType.IBV_EVENT_QP_FATAL)
+FATAL[Refusal.REMOTE_ACCESS] = (
+    Syndrome.NAK_REMOTE_ACCESS_ERROR,
+    WcStatus.IBV_WC_WR_FLUSH_ERR,
+    EventType.IBV_EVENT_QP_ACCESS_ERR,
+)
+FATAL[Refusal.TOO_LONG] = (Syndrome.NAK_INVALID_REQUEST, WcStatus.IBV_WC_LOC_LEN_ERR, EventType.IBV_EVENT_QP_FATAL)
+FATAL[Refusal.PROTECTION] = (
+    Syndrome.NAK_REMOTE_OPERATIONAL_ERROR,
+    WcStatus.IBV_WC_LOC_PROT_ERR,
+    EventType.IBV_EVENT_QP_FATAL,
+)
 
 
 @compiled
@@ -90,7 +91,7 @@ def take_request(tables: NicTables, row: int, frame: np.ndarray, packet: np.reco
     elif refusal == Refusal.NOT_READY.value:
         tables.counters[0].out_of_buffer += 1
         qp.nak_sent = 1  # what follows is out of sequence, and the sender knows
-        _ask_for_answer(tables, row, RNR_NAK_BASE | qp.min_rnr_timer)
+        _ask_for_answer(tables, row, AckKind.RNR_NAK.value | qp.min_rnr_timer)
     else:
         _refuse(tables, row, refusal)
 
@@ -103,13 +104,13 @@ def _take_unexpected(tables: NicTables, row: int, packet: np.record) -> None:
         tables.counters[0].duplicate_request += 1
         drop(tables, DropReason.DUPLICATE.value, qp.qpn, packet.psn)
         if qp.answer == 0:
-            _ask_for_answer(tables, row, ACK_UNLIMITED)
+            _ask_for_answer(tables, row, Syndrome.ACK.value)
         return
     tables.counters[0].out_of_sequence += 1
     drop(tables, DropReason.OUT_OF_SEQUENCE.value, qp.qpn, packet.psn)
     if qp.nak_sent == 0:
         qp.nak_sent = 1
-        _ask_for_answer(tables, row, NAK_SEQUENCE)
+        _ask_for_answer(tables, row, Syndrome.NAK_PSN_SEQUENCE_ERROR.value)
 
 
 @compiled
@@ -202,7 +203,7 @@ def _accept(tables: NicTables, row: int, packet: np.record) -> None:
     note(tables, Event.RECEIVED.value, qp.qpn, packet.psn, packet.payload_bytes, packet.opcode)
     if packet.ack_request or qp.nak_sent:  # a NAK that still waits to be sent is settled too
         if packet.ack_request or qp.answer:
-            _ask_for_answer(tables, row, ACK_UNLIMITED)
+            _ask_for_answer(tables, row, Syndrome.ACK.value)
         qp.nak_sent = 0
     if roles & Role.END.value == 0:
         return
@@ -245,7 +246,7 @@ def send_answer(tables: NicTables, row: int) -> bool:
     at = queue_reserve(data, tables.egress.state[0], ANSWER_BYTES)
     if at < 0:
         return False
-    is_ack = qp.syndrome == ACK_UNLIMITED
+    is_ack = qp.syndrome == Syndrome.ACK.value
     psn = psn_add(qp.expected_psn, -1 if is_ack else 0)
     frame = data[at + RECORD_HEADER_BYTES : at + RECORD_HEADER_BYTES + ANSWER_BYTES]
     copy_bytes(frame, 0, tables.template[row], 0, TEMPLATE_BYTES)
