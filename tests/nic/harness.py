@@ -11,16 +11,8 @@ from netreduce.nic import Nic, NicLimits
 from netreduce.nic import verbs as v
 from netreduce.trace.events import enable, make_event_log
 from netreduce.units import NEVER_PS, PS_PER_US
-from netreduce.wire.frames import (
-    RECORD_HEADER_BYTES,
-    FrameQueue,
-    make_queue,
-    queue_burst_end,
-    queue_put,
-    queue_release,
-    record_bytes,
-    record_length,
-)
+from netreduce.wire.build import build_burst, burst_frames
+from netreduce.wire.frames import FrameQueue, queue_burst_end, queue_release
 from netreduce.wire.packet import make_packet_table, parse_packet
 
 Frame = np.ndarray
@@ -38,24 +30,11 @@ def frames_of(queue: FrameQueue) -> list[Frame]:
     """Take all frames out of a queue, as copies."""
     frames = []
     while queue.state[0].frames:
-        head = int(queue.state[0].head)
         end = int(queue_burst_end(queue.data, queue.state[0], queue.data.size))
-        head = int(queue.state[0].head)
-        at = head
-        while at < end:
-            length = int(record_length(queue.data, at))
-            frames.append(queue.data[at + RECORD_HEADER_BYTES : at + RECORD_HEADER_BYTES + length].copy())
-            at += int(record_bytes(length))
+        burst = queue.data[int(queue.state[0].head) : end]
+        frames += [frame.copy() for _, frame in burst_frames(burst)]
         queue_release(queue.data, queue.state[0], end)
     return frames
-
-
-def burst_of(frames: list[Frame]) -> np.ndarray:
-    """A burst of `frames`, in writable memory."""
-    queue = make_queue(sum(int(record_bytes(frame.size)) for frame in frames) or 16)
-    for frame in frames:
-        assert queue_put(queue.data, queue.state[0], frame, 0)
-    return queue.data[: int(queue.state[0].tail)]
 
 
 def parsed(frame: Frame) -> np.record:
@@ -91,7 +70,7 @@ class Wire:
             self.history += [(sender, frame) for frame in frames]
             arriving = [copy for frame in frames for copy in self.hooks[sender](frame)]
             if arriving:
-                self.nics[1 - sender].receive(0, burst_of(arriving), self.now_ps)
+                self.nics[1 - sender].receive(0, build_burst(arriving), self.now_ps)
         return True
 
     def run(self, until_ps: int = NEVER_PS, steps: int = 10_000) -> None:

@@ -192,11 +192,3 @@ def wc_status_to_str(status: int) -> str:
 def ip_to_number(ip: str) -> int:
     """Low half of the IPv4-mapped IPv6 address, as the packet table holds addresses."""
     return IPV4_MAPPED | int(ipaddress.IPv4Address(ip))
-
-
-def mac_to_bytes(mac: str) -> bytes:
-    """Six bytes of a MAC address written with colons; `ValueError` if it is none."""
-    data = bytes.fromhex(mac.replace(":", ""))
-    if len(data) != 6:
-        raise ValueError(f"MAC address {mac!r} does not have six bytes")
-    return data

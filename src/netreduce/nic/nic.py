@@ -7,7 +7,7 @@ import numpy as np
 from netreduce.compiled import entry
 from netreduce.errors import ConfigurationError, VerbsError
 from netreduce.nic import path
-from netreduce.nic.attributes import ip_to_number, mac_to_bytes
+from netreduce.nic.attributes import ip_to_number
 from netreduce.nic.enums import QpState
 from netreduce.nic.tables import (
     COUNTER_FIELDS,
@@ -20,6 +20,7 @@ from netreduce.nic.tables import (
 )
 from netreduce.trace.events import DropReason, EventLog, make_event_log
 from netreduce.units import NEVER_PS
+from netreduce.wire.build import mac_bytes
 from netreduce.wire.frames import FRAME_BYTES_MAX, FrameQueue, queue_reserve
 from netreduce.wire.psn import PSN_MASK
 
@@ -50,7 +51,7 @@ class Nic:
         self.limits = limits
         self.neighbours: dict[str, str] = {ip: mac}
         self.tables: NicTables = make_tables(
-            limits, int.from_bytes(mac_to_bytes(mac), "big"), ip_to_number(ip), events or make_event_log()
+            limits, int.from_bytes(mac_bytes(mac), "big"), ip_to_number(ip), events or make_event_log()
         )
         self.inline = np.zeros((limits.queue_pairs, limits.send_depth, INLINE_BYTES_MAX), np.uint8)
         self._next_qpn = QPN_FIRST

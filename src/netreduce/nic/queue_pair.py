@@ -8,19 +8,26 @@ import numpy as np
 
 from netreduce.compiled import memory_at
 from netreduce.errors import VerbsError
-from netreduce.nic.attributes import SGE, QPAttr, QPInitAttr, RecvWR, SendWR, ip_to_number, mac_to_bytes
+from netreduce.nic.attributes import SGE, QPAttr, QPInitAttr, RecvWR, SendWR, ip_to_number
 from netreduce.nic.device import PD, Resource
 from netreduce.nic.enums import QpAttrMask, QpState, QpType, SendFlag, WrOpcode
 from netreduce.nic.memory import OWN_MEMORY
-from netreduce.nic.tables import INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, QP_FIELDS, SGE_MAX, note, plain
-from netreduce.nic.template import write_template
+from netreduce.nic.tables import INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, QP_FIELDS, SGE_MAX, TEMPLATE_BYTES, note, plain
 from netreduce.nic.transitions import LIMITS, TRANSITIONS, check_transition
 from netreduce.trace.events import Event
+from netreduce.wire.build import build_frame
+from netreduce.wire.opcodes import Opcode
 
 __all__ = ["QP"]
 
 ACK_TIMEOUT_UNIT_PS = 4_096_000
 """The local ACK timeout is 4.096 us times two to the power of the attribute (IBA vol. 1, section 9.9.2.1.1)."""
+ECN_MASK = 3
+ECN_CAPABLE = 2
+"""ECT(0): switches may mark congestion instead of dropping."""
+UDP_PORT_FIRST = 0xC000
+UDP_PORT_MASK = 0x3FFF
+"""Source ports 49152 to 65535 spread connections over equal paths (RoCEv2 annex A17.9.2)."""
 # Plain numbers for the calls made per message: operators of IntFlag members take microseconds.
 _SEND_STATES = frozenset(map(int, (QpState.IBV_QPS_RTS, QpState.IBV_QPS_SQD, QpState.IBV_QPS_ERR)))
 _OPCODES = frozenset(range(WrOpcode.IBV_WR_SEND_WITH_IMM + 1))
@@ -165,17 +172,18 @@ class QP(Resource):
             raise VerbsError(f"{self._nic.name} knows no MAC address of {ip}; add it to Nic.neighbours")
         self._qp["peer_ip"] = ip_to_number(ip)
         self._qp["destination_qpn"] = attr.dest_qp_num
-        write_template(
-            self._nic.tables.template[self._row],
-            source_mac=mac_to_bytes(self._nic.mac),
-            destination_mac=mac_to_bytes(self._nic.neighbours[ip]),
+        route_of_packets = build_frame(
+            Opcode.SEND_ONLY,
+            source_mac=self._nic.mac,
+            destination_mac=self._nic.neighbours[ip],
             source_ip=self._nic.ip,
             destination_ip=ip,
-            source_qpn=self.qp_num,
-            destination_qpn=attr.dest_qp_num,
-            traffic_class=route.traffic_class,
+            traffic_class=(route.traffic_class & ~ECN_MASK) | ECN_CAPABLE,
             hop_limit=route.hop_limit,
+            udp_source_port=UDP_PORT_FIRST | ((self.qp_num ^ attr.dest_qp_num) & UDP_PORT_MASK),
+            destination_qpn=attr.dest_qp_num,
         )
+        self._nic.tables.template[self._row] = route_of_packets[:TEMPLATE_BYTES]
 
     def _reset(self) -> None:
         for name in QP_FIELDS:
