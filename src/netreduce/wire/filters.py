@@ -29,7 +29,10 @@ def parse_range(text: str, name: str) -> range:
     """A number, or an inclusive range such as ``10-20``."""
     first, dash, last = text.partition("-")
     start = parse_number(first, name)
-    return range(start, (parse_number(last, name) if dash else start) + 1)
+    numbers = range(start, (parse_number(last, name) if dash else start) + 1)
+    if not numbers:
+        raise ConfigurationError(f"{name} {text!r}: the range is empty; the smaller number comes first")
+    return numbers
 
 
 def parse_addresses(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:

@@ -27,7 +27,17 @@ ETHERTYPE_ARP = 0x0806
 ETHERTYPE_MAC_CONTROL = 0x8808
 _ETHERTYPES = {0x8915: "RoCE v1", 0x88CC: "LLDP", 0x88A8: "802.1ad", 0x8100: "VLAN", 0x8847: "MPLS", 0x888E: "802.1X"}
 _IP_PROTOCOLS = {1: "ICMP", 2: "IGMP", 6: "TCP", 17: "UDP", 58: "ICMPv6", 89: "OSPF", 103: "PIM", 132: "SCTP"}
-PROTOCOLS = ("Ethernet", "802.3", "ARP", "MAC control", "IP protocol", *_ETHERTYPES.values(), *_IP_PROTOCOLS.values())
+PROTOCOLS = (
+    "Ethernet",
+    "802.3",
+    "ARP",
+    "IPv4",
+    "IPv6",
+    "MAC control",
+    "IP protocol",
+    *_ETHERTYPES.values(),
+    *_IP_PROTOCOLS.values(),
+)
 """Names that `describe_other` gives."""
 _MAC_CONTROL_PAUSE = 0x0001
 _MAC_CONTROL_PFC = 0x0101
@@ -73,6 +83,8 @@ def describe_other(data: bytes) -> Other:
         return _describe_ip(data, data[at + 9], payload_at, slice(at + 12, at + 16), slice(at + 16, at + 20), fragment)
     if ethertype == ETHERTYPE_IPV6 and len(data) >= at + IPV6_BYTES:
         return _describe_ip(data, data[at + 6], at + IPV6_BYTES, slice(at + 8, at + 24), slice(at + 24, at + 40), 0)
+    if ethertype in (ETHERTYPE_IPV4, ETHERTYPE_IPV6):
+        return Other("IPv4" if ethertype == ETHERTYPE_IPV4 else "IPv6", f"only {len(data) - at} bytes of its header")
     if ethertype < 0x600:
         return Other("802.3", f"length {ethertype}")
     return Other(_ETHERTYPES.get(ethertype, "Ethernet"), f"ethertype 0x{ethertype:04x}, not decoded")
