@@ -10,6 +10,7 @@ from netreduce.runtime.cable import (
     BadBurstError,
     Cable,
     CableClosedError,
+    Outlet,
     accept,
     connect,
     listen,
@@ -36,7 +37,7 @@ def test_bursts_cross_a_cable_unchanged_and_in_order(ends, rng):
     frames = random_frames(rng, 100)
     queue, buffer, arrived = filled_queue(frames), make_burst_buffer(), []
     while len(arrived) < len(frames):
-        near.send_from(queue)
+        Outlet(near, queue).send()
         size = far.receive(buffer)
         assert 0 < size <= BURST_BYTES_MAX
         arrived += frames_of(buffer[:size])
@@ -51,19 +52,19 @@ def test_a_full_cable_leaves_the_rest_in_the_queue_and_loses_nothing(ends, rng):
         frames = random_frames(rng, 100)
         sent += frames
         queue = filled_queue(frames)
-        if not near.send_from(queue):
+        if not Outlet(near, queue).send():
             break
     assert queue.state[0].frames > 0
     while size := far.receive(buffer):
         arrived += frames_of(buffer[:size])
-        near.send_from(queue)
+        Outlet(near, queue).send()
     assert arrived == [frame.tobytes() for frame in sent]
 
 
 def test_a_tap_sees_every_burst_once(ends, rng):
     near, _ = ends
     frames, seen = random_frames(rng, 20), []
-    assert near.send_from(filled_queue(frames), lambda burst: seen.extend(frames_of(burst)))
+    assert Outlet(near, filled_queue(frames), lambda burst: seen.extend(frames_of(burst))).send()
     assert seen == [frame.tobytes() for frame in frames]
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from netreduce.compiled import entry
 from netreduce.errors import ConfigurationError, NetReduceError, SwitchLostError
 from netreduce.wire.frames import BURST_BYTES_MAX, FrameQueue, burst_is_whole, queue_burst_end, queue_release
 
@@ -127,6 +128,7 @@ class Cable:
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._connection = connection
+        self._is_whole = entry(burst_is_whole, np.zeros(0, np.uint8), 0)
 
     def fileno(self) -> int:
         """The socket's descriptor, for poll and epoll."""
@@ -145,7 +147,7 @@ class Cable:
             raise CableClosedError(f"cable broken: {error.strerror}") from error
         if size == 0:
             raise CableClosedError("cable closed by the other end")
-        if size > BURST_BYTES_MAX or not burst_is_whole(buffer, size):
+        if size > BURST_BYTES_MAX or not self._is_whole(buffer, size):
             raise BadBurstError(f"malformed burst of {size} bytes")
         return size
 
@@ -159,22 +161,38 @@ class Cable:
             raise CableClosedError(f"cable broken: {error.strerror}") from error
         return True
 
-    def send_from(self, queue: FrameQueue, tap: Tap | None = None) -> bool:
-        """Send bursts from the head of `queue` until it is empty (True) or the cable is full (False).
-
-        `tap` sees each burst that was sent.
-        """
-        data, state = queue.data, queue.state[0]
-        while state.frames > 0:
-            end = queue_burst_end(data, state, BURST_BYTES_MAX)
-            burst = data[state.head : end]
-            if not self.send_burst(burst):
-                return False
-            if tap is not None:
-                tap(burst)
-            queue_release(data, state, end)
-        return True
-
     def close(self) -> None:
         """Unplug; the other end sees it."""
         hang_up(self._connection)
+
+
+class Outlet:
+    """Sends what waits in `queue` (a node's egress) over `cable`. `tap` sees each burst that was sent."""
+
+    def __init__(self, cable: Cable, queue: FrameQueue, tap: Tap | None = None) -> None:
+        self._cable = cable
+        self._data = queue.data
+        self._row = queue.state[0]
+        self._tap = tap
+        state = queue.state.view(np.ndarray)  # reading fields of a recarray costs ten times as much
+        self._frames = state["frames"]
+        self._head = state["head"]
+        self._burst_end = entry(queue_burst_end, self._data, self._row, BURST_BYTES_MAX)
+        self._release = entry(queue_release, self._data, self._row, 0)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._frames[0]
+
+    def send(self) -> bool:
+        """Send bursts until nothing waits (True) or the cable is full (False)."""
+        while self._frames[0]:
+            end = self._burst_end(self._data, self._row, BURST_BYTES_MAX)
+            burst = self._data[self._head[0] : end]
+            if not self._cable.send_burst(burst):
+                return False
+            if self._tap is not None:
+                self._tap(burst)
+            self._release(self._data, self._row, end)
+        return True

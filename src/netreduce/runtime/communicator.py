@@ -1,0 +1,286 @@
+"""`netreduce.Communicator`: collectives on NumPy arrays, for programs without PyTorch.
+
+with netreduce.Communicator.connect() as world:       # under `netreduce run` or torchrun
+    world.all_reduce(gradient)                        # in place: the sum over all ranks, added by the switch
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from netreduce.collectives.engine import Engine
+from netreduce.collectives.operation import Operation
+from netreduce.collectives.reductions import Reduction
+from netreduce.errors import ConfigurationError, NetReduceError
+from netreduce.runtime.member import Member
+from netreduce.runtime.solo import Solo
+from netreduce.runtime.worker import Worker
+from netreduce.wire.control import RANKS_MAX, Geometry
+
+DEFAULT_TIMEOUT_S = 300.0
+_REDUCTIONS = {
+    "sum": Reduction.SUM,
+    "product": Reduction.PRODUCT,
+    "min": Reduction.MIN,
+    "max": Reduction.MAX,
+    "avg": Reduction.AVERAGE,
+    "and": Reduction.BITWISE_AND,
+    "or": Reduction.BITWISE_OR,
+    "xor": Reduction.BITWISE_XOR,
+}
+
+
+class Handle:
+    """A collective under way, from a call with ``wait=False``. Its arrays are the network's until `wait` returns."""
+
+    def __init__(self, future: Future[None], result: Any, finish: Callable[[], None]) -> None:
+        self._future = future
+        self._result = result
+        self._finish = finish
+        self._is_finished = False
+
+    def wait(self, timeout_s: float | None = None) -> Any:
+        """The call's result, once it is there.
+
+        Raises the collective's error, such as `PeerLostError`, `MismatchError`, `CollectiveTimeoutError`,
+        `UnsupportedError`; and TimeoutError when `timeout_s` is over before, while the collective goes on.
+        """
+        self._future.result(timeout_s)
+        if not self._is_finished:
+            self._is_finished = True
+            self._finish()
+        return self._result
+
+    def done(self) -> bool:
+        """Whether `wait` would return, or raise, at once."""
+        return self._future.done()
+
+
+def _environment_number(name: str, given: int | None) -> int:
+    if given is not None:
+        return given
+    text = os.environ.get(name)
+    if text is None or not text.isdecimal():
+        raise ConfigurationError(f"{name} is {text!r}: start under `netreduce run` or torchrun, or pass the number")
+    return int(text)
+
+
+def _reduction(op: str) -> Reduction:
+    if op not in _REDUCTIONS:
+        raise ConfigurationError(f"op is {op!r}, allowed are {', '.join(_REDUCTIONS)}")
+    return _REDUCTIONS[op]
+
+
+class Communicator:
+    """One rank of a group. Make one with `connect`; use it as a context manager, or call `close`.
+
+    All ranks call the same collectives in the same order, with arrays of equal shape and dtype. Arrays may have any
+    strides; contiguous ones travel without a copy. Every collective returns its result, or with ``wait=False`` a
+    `Handle`. Thread-safe.
+    """
+
+    def __init__(self, member: Member | Solo, rank: int, ranks: tuple[int, ...], worker: Worker | None) -> None:
+        self.rank = rank
+        self.world_size = len(ranks)
+        self._member = member
+        self._worker = worker
+        self._subgroups = 0
+        self._owns_worker = False
+
+    @classmethod
+    def connect(
+        cls,
+        address: str | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        *,
+        group: str = "world",
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        geometry: Geometry | None = None,
+    ) -> Communicator:
+        """Enter `group` at the switch and wait for its other ranks.
+
+        `address`, `rank` and `world_size` come from NETREDUCE_SWITCH, RANK and WORLD_SIZE unless given. `timeout_s`
+        bounds the wait here and every collective. A world of one rank needs no switch.
+
+        Raises `ConfigurationError`, `SwitchLostError`, `AdmissionError`, `CollectiveTimeoutError`.
+        """
+        rank = _environment_number("RANK", rank)
+        world_size = _environment_number("WORLD_SIZE", world_size)
+        if not 1 <= world_size <= RANKS_MAX or not 0 <= rank < world_size:
+            raise ConfigurationError(f"rank {rank} of {world_size}: want 0 <= rank < world_size <= {RANKS_MAX}")
+        geometry = geometry or Geometry()
+        if world_size == 1:
+            return cls(Solo(geometry), 0, (0,), None)
+        address = address or os.environ.get("NETREDUCE_SWITCH")
+        if not address:
+            raise ConfigurationError("NETREDUCE_SWITCH is not set: start under `netreduce run`, or pass the address")
+        worker = Worker(address, f"rank {rank}")
+        try:
+            member = worker.join(group, rank, world_size, geometry, timeout_s)
+        except BaseException:
+            worker.close()
+            raise
+        communicator = cls(member, rank, tuple(range(world_size)), worker)
+        communicator._owns_worker = True
+        return communicator
+
+    def _call(
+        self,
+        start: Callable[[Engine], Operation],
+        result: Any,
+        wait: bool,
+        copies: Sequence[tuple[np.ndarray, np.ndarray]] = (),
+    ) -> Any:
+        """Start a collective; afterwards each `copies` pair (array, contiguous copy) is copied back."""
+
+        def finish() -> None:
+            for array, contiguous in copies:
+                array[...] = contiguous
+
+        handle = Handle(self._member.start(start), result, finish)
+        return handle.wait() if wait else handle
+
+    # Reductions
+
+    def all_reduce(self, array: np.ndarray, op: str = "sum", *, wait: bool = True) -> Any:
+        """Combine `array` (any shape) of all ranks element by element, in place; returns it.
+
+        `op` is sum, product, min, max, avg, and, or, xor. Raises `UnsupportedError` for a dtype or operation that is
+        not supported, naming those that are.
+        """
+        reduction, lent = _reduction(op), _Lent(array)
+        return self._call(lambda engine: engine.all_reduce(lent.memory, reduction), array, wait, lent.copies)
+
+    def reduce(self, array: np.ndarray, root: int = 0, op: str = "sum", *, wait: bool = True) -> Any:
+        """Combine `array` of all ranks in place at `root`; other ranks' arrays stay as they are. Returns `array`."""
+        reduction, lent = _reduction(op), _Lent(array)
+        copies = lent.copies if self.rank == root else ()
+        return self._call(lambda engine: engine.reduce(lent.memory, root, reduction), array, wait, copies)
+
+    def reduce_scatter(self, array: np.ndarray, op: str = "sum", *, wait: bool = True) -> Any:
+        """Combine `array` (shape [world_size * n, ...]) of all ranks; returns this rank's block, shape [n, ...]."""
+        reduction, source = _reduction(op), np.ascontiguousarray(array)
+        target = np.empty(self._block_shape(array), array.dtype)
+        return self._call(lambda engine: engine.reduce_scatter(source, target, reduction), target, wait)
+
+    # Data movement
+
+    def broadcast(self, array: np.ndarray, root: int = 0, *, wait: bool = True) -> Any:
+        """Copy `root`'s `array` into the others', in place; returns it."""
+        lent = _Lent(array)
+        return self._call(lambda engine: engine.broadcast(lent.memory, root), array, wait, lent.copies)
+
+    def all_gather(self, array: np.ndarray, *, wait: bool = True) -> Any:
+        """The arrays of all ranks, stacked by rank: shape [world_size, *array.shape]."""
+        source, target = np.ascontiguousarray(array), self._stack(array)
+        return self._call(lambda engine: engine.all_gather(source, target), target, wait)
+
+    def gather(self, array: np.ndarray, root: int = 0, *, wait: bool = True) -> Any:
+        """As `all_gather` at `root`; None elsewhere."""
+        source, target = np.ascontiguousarray(array), self._stack(array) if self.rank == root else None
+        return self._call(lambda engine: engine.gather(source, target, root), target, wait)
+
+    def scatter(self, array: np.ndarray | None, target: np.ndarray, root: int = 0, *, wait: bool = True) -> Any:
+        """Row r of `root`'s `array` (shape [world_size, *target.shape]; None elsewhere) into rank r's `target`."""
+        lent = _Lent(target)
+        source = None if array is None else np.ascontiguousarray(array)
+        return self._call(lambda engine: engine.scatter(source, lent.memory, root), target, wait, lent.copies)
+
+    def all_to_all(self, array: np.ndarray, *, wait: bool = True) -> Any:
+        """Row p of rank r's `array` (shape [world_size, ...]) becomes row r of rank p's result; returns the result."""
+        self._block_shape(array)
+        source = np.ascontiguousarray(array)
+        target = np.empty_like(source)
+        return self._call(lambda engine: engine.all_to_all(source, target), target, wait)
+
+    def send(self, array: np.ndarray, peer: int, tag: int = 0, *, wait: bool = True) -> Any:
+        """Send `array` to rank `peer`, which calls `recv` with the same `tag`; returns it once the peer has it."""
+        source = np.ascontiguousarray(array)
+        return self._call(lambda engine: engine.send(source, peer, tag), array, wait)
+
+    def recv(self, array: np.ndarray, peer: int, tag: int = 0, *, wait: bool = True) -> Any:
+        """Receive into `array` what rank `peer` sends under `tag`; returns it."""
+        lent = _Lent(array)
+        return self._call(lambda engine: engine.receive(lent.memory, peer, tag), array, wait, lent.copies)
+
+    def barrier(self, *, wait: bool = True) -> Any:
+        """Done when all ranks have called it."""
+        return self._call(lambda engine: engine.barrier(), None, wait)
+
+    # The group
+
+    def group(self, ranks: Sequence[int], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Communicator | None:
+        """A communicator among `ranks` of this one, with a ring of its own; None for a rank that is not among them.
+
+        All ranks of this communicator call it, with the same arguments. `close` the result when it is done with.
+        """
+        if sorted(set(ranks)) != sorted(ranks) or not all(0 <= rank < self.world_size for rank in ranks):
+            raise ConfigurationError(f"ranks are {list(ranks)}: want distinct ranks below {self.world_size}")
+        # The parent's root names the group, so that equal groups of different communicators do not meet.
+        token = np.array([secrets.randbits(62)], np.int64)
+        self.broadcast(token)
+        if self.rank not in ranks:
+            return None
+        geometry = Geometry() if isinstance(self._member, Solo) else self._member.geometry
+        rank = list(ranks).index(self.rank)
+        if len(ranks) == 1 or self._worker is None:
+            return Communicator(Solo(geometry), 0, (0,), None)
+        member = self._worker.join(f"group {token[0]:x}", rank, len(ranks), geometry, timeout_s)
+        return Communicator(member, rank, tuple(ranks), self._worker)
+
+    def statistics(self) -> dict[str, dict[str, Any]]:
+        """What happened so far, by name: ``engine`` (this group), ``nic`` (this process), ``switch`` (everybody)."""
+        if isinstance(self._member, Solo) or self._worker is None:
+            return {"engine": asdict(self._member.engine.statistics()), "nic": {}, "switch": {}}
+        answer = self._worker.statistics()
+        engine = self._member.engine
+        assert engine is not None
+        return {"engine": asdict(engine.statistics()), "nic": dict(answer.nics), "switch": dict(answer.counters)}
+
+    def close(self) -> None:
+        """Leave the group; the first communicator of a process also unplugs from the switch. Again does no harm."""
+        if self._worker is None or isinstance(self._member, Solo):
+            return
+        worker, self._worker = self._worker, None
+        if self._owns_worker:
+            worker.close()
+        else:
+            worker.leave(self._member)
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def _stack(self, array: np.ndarray) -> np.ndarray:
+        return np.empty((self.world_size, *array.shape), array.dtype)
+
+    def _block_shape(self, array: np.ndarray) -> tuple[int, ...]:
+        if array.ndim == 0 or array.shape[0] % self.world_size:
+            raise ConfigurationError(
+                f"array has shape {array.shape}: its first dimension must be a multiple of {self.world_size} ranks"
+            )
+        return (array.shape[0] // self.world_size, *array.shape[1:])
+
+
+class _Lent:
+    """Contiguous memory for `array`: its own, or a copy that is copied back afterwards."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        if not isinstance(array, np.ndarray):
+            raise ConfigurationError(f"want a NumPy array, not {type(array).__name__}")
+        self.memory = np.ascontiguousarray(array) if array.ndim else array
+        shared = np.may_share_memory(self.memory, array)
+        self.copies = () if shared else ((array, self.memory),)
+
+
+__all__ = ["Communicator", "Handle", "NetReduceError"]

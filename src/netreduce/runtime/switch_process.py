@@ -1,0 +1,59 @@
+"""The switch as a process of its own: ``python -m netreduce.runtime.switch_process``, started by an owner.
+
+The owner binds the listening socket and passes it on, so that workers may connect while this process still starts. A
+second inherited socket ties the two together: this process says there when it is ready, and when the owner's end
+closes, by intent or by death, it ends as soon as no cable is plugged in. So nothing is left behind, whoever dies first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import socket
+from pathlib import Path
+
+READY = b"ready"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a switch until its owner and its workers are gone."""
+    parser = argparse.ArgumentParser(prog="netreduce-switch", description="The NetReduce switch; started by its owner.")
+    parser.add_argument("--listener-fd", type=int, required=True, help="the listening socket, inherited")
+    parser.add_argument("--owner-fd", type=int, required=True, help="a socket whose other end the owner holds")
+    parser.add_argument("--ports", type=int, default=64, help="how many workers can be plugged in at a time")
+    parser.add_argument("--pcap", type=Path, help="record everything that crosses the switch in this file")
+    parser.add_argument("--log-level", default="WARNING")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=options.log_level.upper(), format="netreduce switch: %(levelname)s: %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, whose end is what ends us
+
+    # Imported late: the parser's errors need no compiler.
+    from netreduce.runtime.clock import Clock
+    from netreduce.runtime.server import SwitchServer
+    from netreduce.runtime.warmup import ensure_compiled
+    from netreduce.switch import Switch
+    from netreduce.wire.pcap import PcapWriter
+
+    ensure_compiled()
+    listener = socket.socket(fileno=options.listener_fd)
+    listener.setblocking(False)
+    owner = socket.socket(fileno=options.owner_fd)
+    clock = Clock()
+    capture = None
+    if options.pcap:
+        names = [f"port{number}" for number in range(options.ports)]
+        capture = PcapWriter(options.pcap, names, epoch_ns=clock.epoch_unix_ns())
+    server = SwitchServer(Switch("switch", options.ports), listener, clock, capture)
+    server.watch_owner(owner.fileno())
+    try:
+        owner.send(READY)
+        server.run()
+    finally:
+        server.close()
+        if capture is not None:
+            capture.close()
+
+
+if __name__ == "__main__":
+    main()

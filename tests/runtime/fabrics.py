@@ -1,0 +1,46 @@
+"""A switch and its workers inside the test's own process: each rank is a thread, sockets and switch are real."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from netreduce.runtime.cable import listen, new_address
+from netreduce.runtime.clock import Clock
+from netreduce.runtime.communicator import Communicator
+from netreduce.runtime.server import SwitchServer
+from netreduce.switch import Switch
+
+PORTS = 4
+
+
+@contextlib.contextmanager
+def served(switch: Switch | None = None) -> Iterator[str]:
+    """A switch server on a thread; yields its address."""
+    address = new_address()
+    owner, server_end = socket.socketpair()
+    with listen(address) as listener, owner, server_end:
+        server = SwitchServer(switch or Switch("switch", PORTS), listener, Clock())
+        server.watch_owner(server_end.fileno())
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        yield address
+        owner.close()
+        thread.join(10)
+        assert not thread.is_alive()
+        server.close()
+
+
+def on_all_ranks(address: str, world_size: int, function: Callable[[Communicator], Any], **options: Any) -> list[Any]:
+    """``function(communicator)`` on each rank of a fresh group; the results in rank order."""
+
+    def one(rank: int) -> Any:
+        with Communicator.connect(address, rank, world_size, timeout_s=20, **options) as world:
+            return function(world)
+
+    with ThreadPoolExecutor(world_size) as pool:
+        return list(pool.map(one, range(world_size)))
