@@ -37,7 +37,7 @@ def _source_digest() -> str:
     """
     digest = hashlib.sha256(f"{numba.__version__} {np.__version__}".encode())
     package = Path(__file__).parent
-    for layer in ("compiled.py", "wire", "trace", "nic", "switch", "fabric", "rivals", "runtime"):
+    for layer in ("compiled.py", "wire", "trace", "nic", "switch", "fabric", "rivals"):
         root = package / layer
         for path in [root] if root.is_file() else sorted(root.rglob("*.py")):
             digest.update(path.read_bytes())

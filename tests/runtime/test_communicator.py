@@ -104,7 +104,8 @@ def test_data_moves_as_mpi_users_expect(address):
 
 
 def test_many_calls_may_be_under_way_at_once(address, rng):
-    arrays = [[exact(rng, int(n)) for n in rng.integers(1, 20_000, 30)] for _ in range(2)]
+    counts = rng.integers(1, 20_000, 30)
+    arrays = [[exact(rng, count) for count in counts] for _ in range(2)]
     want = [a + b for a, b in zip(*arrays, strict=True)]
 
     def job(world):

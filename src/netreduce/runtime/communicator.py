@@ -238,12 +238,12 @@ class Communicator:
 
     def statistics(self) -> dict[str, dict[str, Any]]:
         """What happened so far, by name: ``engine`` (this group), ``nic`` (this process), ``switch`` (everybody)."""
-        if isinstance(self._member, Solo) or self._worker is None:
-            return {"engine": asdict(self._member.engine.statistics()), "nic": {}, "switch": {}}
-        answer = self._worker.statistics()
         engine = self._member.engine
-        assert engine is not None
-        return {"engine": asdict(engine.statistics()), "nic": dict(answer.nics), "switch": dict(answer.counters)}
+        totals = {} if engine is None else asdict(engine.statistics())
+        if self._worker is None:
+            return {"engine": totals, "nic": {}, "switch": {}}
+        answer = self._worker.statistics()
+        return {"engine": totals, "nic": dict(answer.nics), "switch": dict(answer.counters)}
 
     def close(self) -> None:
         """Leave the group; the first communicator of a process also unplugs from the switch. Again does no harm."""

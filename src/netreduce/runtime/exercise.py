@@ -47,7 +47,7 @@ def exercise() -> None:
     arrays = [np.full(2000, 1.0, np.float32), np.full(2000, 2.0, np.float32)]
     operations = [engine.all_reduce(array) for engine, array in zip(engines, arrays, strict=True)]
     _run(nics, engines, switch, lambda: all(operation.done for operation in operations))
-    if not all(operation.error is None and (array == 3.0).all() for operation, array in zip(operations, arrays)):
+    if any(operation.error for operation in operations) or not all((array == 3.0).all() for array in arrays):
         raise NetReduceError(f"the data path is broken: {[operation.error for operation in operations]}")
 
 

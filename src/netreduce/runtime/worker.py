@@ -146,6 +146,7 @@ class Worker:
             while not self._stopping:
                 if not self._step():
                     self._sleep(poll)
+            self._lose(NetReduceError("this worker is closed"))
         except (CableClosedError, BadBurstError, BadMessageError) as error:
             self._lose(SwitchLostError(f"the switch at {self.address} is gone: {error}"))
         except Exception as error:  # our mistake: whoever waits must hear of it
