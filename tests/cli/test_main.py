@@ -11,7 +11,7 @@ from netreduce.cli.main import app
 def test_help_names_the_commands():
     result = CliRunner().invoke(app, ["--help"])
     assert result.exit_code == 0
-    for command in ("run", "doctor", "version"):
+    for command in ("run", "doctor", "show", "version"):
         assert command in result.stdout
 
 

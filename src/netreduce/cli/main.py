@@ -7,6 +7,7 @@ import typer
 from netreduce import __version__
 from netreduce.cli.doctor import doctor
 from netreduce.cli.run import run
+from netreduce.cli.show import show
 
 app = typer.Typer(
     name="netreduce",
@@ -17,6 +18,7 @@ app = typer.Typer(
 )
 app.command(context_settings={"allow_interspersed_args": False})(run)
 app.command()(doctor)
+app.command()(show)
 
 
 @app.command()
