@@ -20,6 +20,7 @@ from netreduce.wire.opcodes import Role
 from netreduce.wire.packet import P_KEY_DEFAULT, Parse, parse_packet
 
 ECN_CONGESTION_EXPERIENCED = 3
+OTHER_SERVICES = Role.UC.value | Role.UD.value
 FULL_MEMBER = 0x8000
 
 PARSE_DROPS = np.zeros(8, np.int64)
@@ -77,6 +78,8 @@ def _receive_frame(tables: NicTables, frame: np.ndarray) -> None:
         drop(tables, DropReason.BAD_P_KEY.value, qp.qpn, packet.psn)
     elif qp.peer_ip != packet.source_ip_low or packet.source_ip_high != 0:
         drop(tables, DropReason.NOT_FOR_ME.value, qp.qpn, packet.psn)
+    elif packet.roles & OTHER_SERVICES:  # silently: a NAK would end the connection (IBA vol. 1, section 9.6)
+        drop(tables, DropReason.UNSUPPORTED.value, qp.qpn, packet.psn)
     elif packet.roles & Role.CNP.value:
         counters.rp_cnp_ignored += 1
     elif packet.roles & Role.ACK.value:
