@@ -29,10 +29,11 @@ ALLOWED: dict[str, set[str]] = {
     "collectives": DATA_PATH | {"nic.verbs"},
     "rivals": MODEL,
     "flowsim": MODEL,
+    "soak": MODEL,
     "runtime": MODEL | {"rivals", "flowsim"},
     "torch": MODEL | {"runtime"},
     "viewer": MODEL | {"rivals", "flowsim", "runtime"},
-    "cli": MODEL | {"rivals", "flowsim", "runtime", "torch", "viewer"},
+    "cli": MODEL | {"rivals", "flowsim", "soak", "runtime", "torch", "viewer"},
     "__init__": MODEL | {"runtime"},
 }
 """For each floor, the floors that it may import besides itself; all may import the package's `__version__`."""

@@ -1,0 +1,1 @@
+"""Randomised long runs of NICs and switch in the simulator, with checkers, replayable from a seed."""
