@@ -8,6 +8,7 @@ from netreduce import __version__
 from netreduce.cli.doctor import doctor
 from netreduce.cli.run import run
 from netreduce.cli.show import show
+from netreduce.cli.walk import walk
 
 app = typer.Typer(
     name="netreduce",
@@ -19,6 +20,7 @@ app = typer.Typer(
 app.command(context_settings={"allow_interspersed_args": False})(run)
 app.command()(doctor)
 app.command()(show)
+app.command()(walk)
 
 
 @app.command()

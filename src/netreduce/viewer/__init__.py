@@ -1,0 +1,1 @@
+"""The walk: a page that plays recorded runs step by step."""
