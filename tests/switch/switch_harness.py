@@ -218,7 +218,7 @@ class Ring:
         return results
 
 
-def make_ring(size: int = 3, *, events: int = 0, **ring: Any) -> Ring:
+def make_ring(size: int = 3, *, events: int = 0, gap_policy: str = "pass", **ring: Any) -> Ring:
     """A registered ring on a switch of its own; `events` rows of log, none by default."""
     log = make_event_log(events) if events else None
-    return Ring(Switch("s0", size, limits=SMALL, events=log), size, **ring).register()
+    return Ring(Switch("s0", size, limits=SMALL, events=log, gap_policy=gap_policy), size, **ring).register()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from switch_harness import Ring, make_ring
 
+from netreduce.compiled import JIT_DISABLED
 from netreduce.wire.control import Geometry
 from netreduce.wire.ina import NUMPY_DTYPES, DataType, ReduceOp
 
@@ -52,6 +53,7 @@ def reduce(rings: dict[int, Ring], datas: list[np.ndarray], op: ReduceOp, dtype:
 
 @pytest.mark.parametrize("op", list(ReduceOp))
 @pytest.mark.parametrize("dtype", list(DataType))
+@settings(max_examples=8 if JIT_DISABLED else 25)
 @given(size=st.sampled_from([2, 3, 5]), count=st.integers(0, 94), content=st.randoms(use_true_random=False))
 def test_results_have_the_bits_of_numpy_in_rank_order(
     rings: dict[int, Ring], dtype: DataType, op: ReduceOp, size: int, count: int, content: object

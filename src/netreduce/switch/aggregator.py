@@ -1,9 +1,13 @@
-"""The aggregator: which ranks' copies of a packet are held, and what happens when one more arrives.
+"""The aggregator: which ranks' copies of a packet are held, and the verdict on one more that arrives.
 
 Copies are buffered, never accumulated, and the first copy wins: a go-back-N replay may carry the *result*, because
 results are scattered over the very tensor that was sent. A replay of a complete slot is summed again from the buffers
 and answered on its own connection only; a replay of a message whose place was taken over goes on unchanged, since the
 successor surely has it and will answer with a duplicate ACK.
+
+A packet lost on one uplink makes later slots complete first. With the gap policy `pass` they leave at once, every
+receiver sees the gap, and everyone goes back. With `hold` slots leave in the order of their PSNs, and the one sender
+whose packet is missing gets a NAK from the switch.
 """
 
 from __future__ import annotations
@@ -11,12 +15,12 @@ from __future__ import annotations
 import numpy as np
 
 from netreduce.compiled import compiled, copy_bytes
-from netreduce.switch.answers import answer_waiting, note_arrival
-from netreduce.switch.forwarding import count_drop, forward
+from netreduce.switch.answers import note_arrival, owe_wait
 from netreduce.switch.lookup import find_entry
 from netreduce.switch.messages import ACCEPTED, open_message
-from netreduce.switch.splice import first_copy, payload_bytes, splice, sum_slot
+from netreduce.switch.splice import first_copy, payload_bytes
 from netreduce.switch.tables import HEADER_ROOM, NOBODY, SwitchTables
+from netreduce.switch.verdicts import COMPLETE, FORWARD, KEPT, REPLAY
 from netreduce.trace.events import DropReason, Event, emit
 from netreduce.wire.icrc import icrc_is_good
 from netreduce.wire.ina import INA_BYTES
@@ -37,134 +41,116 @@ def _place_fits(ring: np.record, message: np.record, packet: np.record, slot: in
 
 
 @compiled
-def _store_headers(tables: SwitchTables, copy: int, buffer_at: int, frame: np.ndarray) -> None:
-    """Keep the newest copy's headers, without the INA header: a retransmission may ask for an ACK, or carry ECN marks.
+def _store(tables: SwitchTables, held: np.record, buffer_at: int, frame: np.ndarray, slot: int, is_first: bool) -> None:
+    """Hold the first copy of a rank's packet, its payload at `HEADER_ROOM`; of a later copy the headers alone.
 
-    The UDP checksum is blanked (RoCEv2 lets it be zero), for the payload that it covers is replaced.
+    The newest headers count, because a retransmission may ask for an ACK, or carry ECN marks; but not its INA header.
+    The UDP checksum is blanked, as RoCEv2 allows: it covers the payload, which will be replaced.
     """
     packet = tables.packet[0]
-    held = tables.held[copy]
-    start = buffer_at + HEADER_ROOM - held.header_bytes
-    copy_bytes(tables.buffers, start, frame, 0, packet.payload_at)
+    size = packet.payload_at
+    header_bytes = size + (INA_BYTES if slot == 0 else 0)
+    if is_first:
+        held.header_bytes = header_bytes
+        held.ip_at = packet.ip_at
+        held.udp_at = packet.udp_at
+        size += packet.payload_bytes
+    elif header_bytes != held.header_bytes:
+        return
+    start = buffer_at + HEADER_ROOM - header_bytes
+    copy_bytes(tables.buffers, start, frame, 0, size)
     tables.buffers[start + packet.udp_at + 6] = 0
     tables.buffers[start + packet.udp_at + 7] = 0
 
 
 @compiled
-def _store(tables: SwitchTables, copy: int, buffer_at: int, frame: np.ndarray, slot: int) -> None:
-    """Hold the first copy of a rank's packet: headers, INA header and payload, which starts at `HEADER_ROOM`."""
-    packet = tables.packet[0]
-    ina_bytes = INA_BYTES if slot == 0 else 0
-    held = tables.held[copy]
-    held.header_bytes = packet.payload_at + ina_bytes
-    held.ip_at = packet.ip_at
-    held.udp_at = packet.udp_at
-    start = buffer_at + HEADER_ROOM - held.header_bytes
-    copy_bytes(tables.buffers, start, frame, 0, packet.payload_at + packet.payload_bytes)
-    _store_headers(tables, copy, buffer_at, frame)
+def _has_left(ring: np.record, message: np.record, slot: int) -> bool:
+    """Whether the sum of a complete slot was sent: with `hold` it may still wait for an earlier one."""
+    if ring.hold == 0 or message.message < ring.next_message:
+        return True
+    return message.message == ring.next_message and slot < ring.next_slot
 
 
 @compiled
-def _complete(tables: SwitchTables, ring_index: int, message: np.record, slot: int, now_ps: int) -> None:
-    """All copies of the slot are there: send the sum on every connection, in rank order."""
-    ring = tables.rings[ring_index]
+def _may_leave(ring: np.record, message: np.record, slot: int) -> bool:
+    """Whether a slot that has just become complete may be sent now."""
+    return ring.hold == 0 or (message.message == ring.next_message and slot == ring.next_slot)
+
+
+@compiled
+def _take_copy(tables: SwitchTables, connection: np.record, frame: np.ndarray, now_ps: int) -> int:
+    """Hold a copy that fits its place, the slot in `state`, and give the verdict."""
+    packet, state = tables.packet[0], tables.state[0]
+    ring, message, slot = tables.rings[state.ring], tables.messages[state.message], state.slot
+    copy = first_copy(ring, message.message, slot) + connection.rank
+    row = tables.slots[ring.first_slot + copy // ring.rank_count]
+    is_first = row.bitmap & connection.rank_bit == 0
+    buffer_at = ring.first_buffer + copy * ring.buffer_bytes
+    _store(tables, tables.held[ring.first_copy + copy], buffer_at, frame, slot, is_first)
+    if not is_first:
+        if row.arrived == ring.rank_count and _has_left(ring, message, slot):
+            ring.replays += 1
+            return REPLAY
+        owe_wait(state, connection)
+        return DropReason.HELD.value
+    if row.arrived == 0:
+        row.first_ps = now_ps
+    row.bitmap |= connection.rank_bit
+    row.arrived += 1
+    ring.payload_bytes_in += packet.payload_bytes
+    kind, rank, number, size = Event.SLOT_FILLED.value, connection.rank, message.message, packet.payload_bytes
+    emit(tables.log, now_ps, kind, -1, -1, packet.psn, ring.ring_id, rank, number, slot, size, row.bitmap)
+    if row.arrived < ring.rank_count:
+        return KEPT
     message.complete += 1
     if message.complete == message.packets:
         ring.messages_aggregated += 1
-    size = sum_slot(tables, ring, message, slot, now_ps)
-    for rank in range(ring.rank_count):
-        splice(tables, ring_index, message, slot, rank, size, Event.SPLICED.value, now_ps)
+    return COMPLETE if _may_leave(ring, message, slot) else KEPT
 
 
 @compiled
-def _take_copy(
-    tables: SwitchTables, connection_index: int, message: np.record, slot: int, frame: np.ndarray, now_ps: int
-) -> None:
-    """Hold a copy that fits its place, or answer it if it is a replay."""
-    packet = tables.packet[0]
+def _find_slot(tables: SwitchTables, connection_index: int, frame: np.ndarray, now_ps: int) -> int:
+    """Resolve the packet to its place, named in `state`; `KEPT`, or another verdict if it has none."""
+    packet, state = tables.packet[0], tables.state[0]
     connection = tables.connections[connection_index]
-    ring_index, rank = connection.ring, connection.rank
-    ring = tables.rings[ring_index]
-    place = message.message % ring.message_count
-    row = tables.slots[ring.first_slot + place * ring.message_packets + slot]
-    copy = first_copy(ring, message.message, slot) + rank
-    buffer_at = ring.first_buffer + copy * ring.buffer_bytes
-    if row.bitmap & connection.rank_bit == 0:
-        _store(tables, ring.first_copy + copy, buffer_at, frame, slot)
-        if row.arrived == 0:
-            row.first_ps = now_ps
-        row.bitmap |= connection.rank_bit
-        row.arrived += 1
-        ring.payload_bytes_in += packet.payload_bytes
-        kind, ring_id, number, bits = Event.SLOT_FILLED.value, ring.ring_id, message.message, row.bitmap
-        emit(tables.log, now_ps, kind, -1, -1, packet.psn, ring_id, rank, number, slot, packet.payload_bytes, bits)
-        if row.arrived == ring.rank_count:
-            _complete(tables, ring_index, message, slot, now_ps)
-        return
-    if packet.payload_at + (INA_BYTES if slot == 0 else 0) == tables.held[ring.first_copy + copy].header_bytes:
-        _store_headers(tables, ring.first_copy + copy, buffer_at, frame)
-    if row.arrived == ring.rank_count:
-        ring.replays += 1
-        size = sum_slot(tables, ring, message, slot, now_ps)
-        splice(tables, ring_index, message, slot, rank, size, Event.REPLAYED.value, now_ps)
-        return
-    count_drop(tables, ring_index, connection.port, DropReason.HELD.value, frame.size, now_ps)
-    answer_waiting(tables, connection_index, frame, now_ps)
-
-
-@compiled
-def _pass_stale(tables: SwitchTables, connection: np.record, frame: np.ndarray, now_ps: int) -> None:
-    ring = tables.rings[connection.ring]
-    ring.stale_passed += 1
-    kind, psn = Event.STALE_PASSED.value, tables.packet[0].psn
-    emit(tables.log, now_ps, kind, connection.port, -1, psn, ring.ring_id, connection.rank, -1, -1, frame.size, -1)
-    forward(tables, connection.port, frame, now_ps)
-
-
-@compiled
-def _refusal(tables: SwitchTables, port: int, connection_index: int, frame: np.ndarray, now_ps: int) -> int:
-    """Why a data packet of a ring cannot be resolved to a message, as a `DropReason`; or `ACCEPTED`."""
-    packet = tables.packet[0]
-    connection = tables.connections[connection_index]
-    if connection.port != port:
-        return DropReason.WRONG_PORT.value
-    if not icrc_is_good(frame, packet):
-        return DropReason.BAD_ICRC.value
-    if tables.rings[connection.ring].failed != 0:
-        return DropReason.RING_FAILED.value
-    note_arrival(connection, packet.psn)
+    ring = tables.rings[state.ring]
     distance = psn_distance(packet.psn, connection.next_psn)
     if distance > 0:
         return DropReason.OUT_OF_SEQUENCE.value  # the first packet of its message was lost
     if distance == 0:
-        return open_message(tables, connection_index, frame, now_ps)
-    return ACCEPTED
+        refusal = open_message(tables, connection_index, frame, now_ps)
+        if refusal != ACCEPTED:
+            return refusal
+    at = find_entry(tables, connection_index, packet.psn)
+    number = tables.entries[at].message if at >= 0 else NOBODY
+    state.message = ring.first_message + number % ring.message_count
+    message = tables.messages[state.message]
+    if number < 0 or message.message != number:
+        ring.stale_passed += 1
+        kind, port, rank = Event.STALE_PASSED.value, connection.port, connection.rank
+        emit(tables.log, now_ps, kind, port, -1, packet.psn, ring.ring_id, rank, number, -1, frame.size, -1)
+        return FORWARD
+    state.slot = (packet.psn - tables.entries[at].first_psn) & PSN_MASK
+    kind, qpn, port = Event.CLT_HIT.value, packet.destination_qpn, connection.port
+    rank, slot = connection.rank, state.slot
+    emit(tables.log, now_ps, kind, port, qpn, packet.psn, ring.ring_id, rank, number, slot, frame.size, -1)
+    return KEPT if _place_fits(ring, message, packet, slot) else DropReason.BAD_PACKET_LENGTH.value
 
 
 @compiled
-def take_data(tables: SwitchTables, port: int, connection_index: int, frame: np.ndarray, now_ps: int) -> None:
-    """Take a data packet of a ring's connection, parsed into ``tables.packet``, that came in at `port`."""
-    packet = tables.packet[0]
+def judge_data(tables: SwitchTables, port: int, connection_index: int, frame: np.ndarray, now_ps: int) -> int:
+    """The verdict on a data packet of a ring's connection, parsed into ``tables.packet``, that came in at `port`."""
+    packet, state = tables.packet[0], tables.state[0]
     connection = tables.connections[connection_index]
-    ring_index = connection.ring
-    ring = tables.rings[ring_index]
-    reason = _refusal(tables, port, connection_index, frame, now_ps)
-    if reason != ACCEPTED:
-        count_drop(tables, ring_index, port, reason, frame.size, now_ps)
-        return
-    at = find_entry(tables, connection_index, packet.psn)
-    if at == NOBODY:
-        _pass_stale(tables, connection, frame, now_ps)
-        return
-    entry = tables.entries[at]
-    message = tables.messages[ring.first_message + entry.message % ring.message_count]
-    if message.message != entry.message:
-        _pass_stale(tables, connection, frame, now_ps)
-        return
-    slot = (packet.psn - entry.first_psn) & PSN_MASK
-    kind, qpn, number = Event.CLT_HIT.value, packet.destination_qpn, entry.message
-    emit(tables.log, now_ps, kind, port, qpn, packet.psn, ring.ring_id, connection.rank, number, slot, frame.size, -1)
-    if not _place_fits(ring, message, packet, slot):
-        count_drop(tables, ring_index, port, DropReason.BAD_PACKET_LENGTH.value, frame.size, now_ps)
-        return
-    _take_copy(tables, connection_index, message, slot, frame, now_ps)
+    ring = tables.rings[connection.ring]
+    state.ring = connection.ring
+    state.connection = connection_index
+    if connection.port != port:
+        return DropReason.WRONG_PORT.value
+    if not icrc_is_good(frame, packet):
+        return DropReason.BAD_ICRC.value
+    if ring.failed != 0:
+        return DropReason.RING_FAILED.value
+    note_arrival(state, ring, connection, packet.psn)
+    verdict = _find_slot(tables, connection_index, frame, now_ps)
+    return _take_copy(tables, connection, frame, now_ps) if verdict == KEPT else verdict

@@ -1,9 +1,13 @@
-"""Answers that the switch reads, and the one it gives itself: RNR NAK, "wait", to a sender whose timer fired.
+"""Answers that the switch reads, and those it gives itself on a successor's behalf.
 
-A rank that is late makes the others' timers fire, and a retry count must not kill a job that merely waits. So a
-retransmitted packet that is held, while others are missing, is answered on the successor's behalf with an RNR NAK (IBA
-vol. 1, 9.7.5.2.8) at the successor's first unacknowledged PSN, seen in the answers that pass. A NAK acknowledges all
-that lies before its PSN: any later one would lose results for ever.
+RNR NAK, "wait" (IBA vol. 1, 9.7.5.2.8): a rank that is late makes the others' timers fire, and a retry count must not
+kill a job that merely waits. So a retransmitted packet that is held, while others are missing, is answered with one.
+
+Sequence NAK, "go back": with the gap policy `hold` no successor sees a gap, so the switch, which does, tells
+the sender whose packet is missing.
+
+Both carry the successor's first unacknowledged PSN, seen in the answers that pass. A NAK acknowledges all that lies
+before its PSN: any later one would lose results for ever.
 """
 
 from __future__ import annotations
@@ -52,59 +56,75 @@ def note_acknowledgement(tables: SwitchTables, port: int, connection_index: int,
 
 
 @compiled
-def note_arrival(connection: np.record, psn: int) -> None:
-    """Notice when a sender goes back: with no NAK that asked for it, its timer fired, and it is owed an answer."""
+def note_arrival(state: np.record, ring: np.record, connection: np.record, psn: int) -> None:
+    """Notice when a sender goes back, and with `hold` when one of its packets is missing.
+
+    With no NAK that asked for it, a go-back means that the sender's timer fired: it is owed an answer.
+    """
     if psn_distance(psn, connection.last_psn) <= 0:
         connection.owes_rnr = 1 - connection.excused
+        connection.owes_nak = 1
         connection.excused = 0
     connection.last_psn = psn
+    if psn == connection.expected_psn:
+        connection.expected_psn = psn_add(psn, 1)
+    elif ring.hold != 0 and connection.owes_nak != 0 and psn_distance(psn, connection.expected_psn) > 0:
+        connection.owes_nak = 0
+        connection.excused = 1
+        state.answer = SYNDROME_SEQUENCE
 
 
 @compiled
-def _send_answer(tables: SwitchTables, connection: np.record, frame: np.ndarray, syndrome: int, now_ps: int) -> bool:
-    """Answer `frame` on the successor's behalf: its headers up to UDP turned round, BTH, AETH, ICRC."""
-    packet = tables.packet[0]
-    bth_at = packet.udp_at + UDP_BYTES
-    length = bth_at + BTH_BYTES + AETH_BYTES + ICRC_BYTES
-    data, state = tables.egress_data[connection.port], tables.egress_state[connection.port]
-    at = queue_reserve(data, state, length)
-    if at < 0:
-        state.dropped_frames += 1
-        count_drop(tables, connection.ring, connection.port, DropReason.QUEUE_FULL.value, length, now_ps)
-        return False
-    answer = data[at + RECORD_HEADER_BYTES : at + RECORD_HEADER_BYTES + length]
-    copy_bytes(answer, 0, frame, 0, bth_at)
+def owe_wait(state: np.record, connection: np.record) -> None:
+    """Let a sender be told to wait, if its timer fired and it was not told yet: once each go-back."""
+    if connection.owes_rnr != 0 and state.answer == 0:
+        connection.owes_rnr = 0
+        state.answer = SYNDROME_RNR | RNR_TIMER
+
+
+@compiled
+def _write_reverse_headers(answer: np.ndarray, frame: np.ndarray, packet: np.record) -> None:
+    """Copy the headers of `frame` up to UDP, turned round, without its ECN marks."""
+    ip_at, udp_at = packet.ip_at, packet.udp_at
+    copy_bytes(answer, 0, frame, 0, udp_at + UDP_BYTES)
     copy_bytes(answer, 0, frame, 6, 6)
     copy_bytes(answer, 6, frame, 0, 6)
-    if packet.ip_version == 4:
-        copy_bytes(answer, packet.ip_at + 12, frame, packet.ip_at + 16, 4)
-        copy_bytes(answer, packet.ip_at + 16, frame, packet.ip_at + 12, 4)
-        answer[packet.ip_at + 1] = answer[packet.ip_at + 1] & 0xFC  # the sender's ECN marks are not the answer's
-    else:
-        copy_bytes(answer, packet.ip_at + 8, frame, packet.ip_at + 24, 16)
-        copy_bytes(answer, packet.ip_at + 24, frame, packet.ip_at + 8, 16)
-        answer[packet.ip_at + 1] = answer[packet.ip_at + 1] & 0xCF
-    answer[packet.udp_at + 6] = 0
-    answer[packet.udp_at + 7] = 0
-    opcode = Opcode.ACKNOWLEDGE.value
-    write_bth(answer, bth_at, opcode, 0, connection.answer_qpn, connection.unacknowledged_psn, False)
+    address_at, size, ecn_bits = ip_at + 12, 4, 0x03
+    if packet.ip_version == 6:
+        address_at, size, ecn_bits = ip_at + 8, 16, 0x30
+    copy_bytes(answer, address_at, frame, address_at + size, size)
+    copy_bytes(answer, address_at + size, frame, address_at, size)
+    answer[ip_at + 1] = np.int64(answer[ip_at + 1]) & ~ecn_bits
+    answer[udp_at + 6] = 0
+    answer[udp_at + 7] = 0
+
+
+@compiled
+def send_answer(tables: SwitchTables, frame: np.ndarray, now_ps: int) -> None:
+    """Answer `frame` on the successor's behalf, with the syndrome in `state`."""
+    packet, syndrome = tables.packet[0], tables.state[0].answer
+    connection = tables.connections[tables.state[0].connection]
+    ring, port = tables.rings[connection.ring], connection.port
+    bth_at = packet.udp_at + UDP_BYTES
+    length = bth_at + BTH_BYTES + AETH_BYTES + ICRC_BYTES
+    data, queue = tables.egress_data[port], tables.egress_state[port]
+    at = queue_reserve(data, queue, length)
+    if at < 0:
+        queue.dropped_frames += 1
+        count_drop(tables, port, DropReason.QUEUE_FULL.value, length, now_ps)
+        return
+    answer = data[at + RECORD_HEADER_BYTES : at + RECORD_HEADER_BYTES + length]
+    _write_reverse_headers(answer, frame, packet)
+    qpn, psn = connection.answer_qpn, connection.unacknowledged_psn
+    write_bth(answer, bth_at, Opcode.ACKNOWLEDGE.value, 0, qpn, psn, False)
     answer[bth_at + BTH_BYTES] = syndrome
     write_be24(answer, bth_at + BTH_BYTES + 1, connection.msn)
     finish_frame(answer, packet.ip_at, packet.udp_at, length)
-    queue_commit(data, state, at, length, now_ps)
-    return True
-
-
-@compiled
-def answer_waiting(tables: SwitchTables, connection_index: int, frame: np.ndarray, now_ps: int) -> None:
-    """Tell the sender of `frame`, a replay of a packet that is held and incomplete, to wait: once each go-back."""
-    connection = tables.connections[connection_index]
-    if connection.owes_rnr == 0:
-        return
-    connection.owes_rnr = 0
-    if not _send_answer(tables, connection, frame, SYNDROME_RNR | RNR_TIMER, now_ps):
-        return
-    ring = tables.rings[connection.ring]
-    ring.rnr_sent += 1
-    kind, qpn, psn, detail = Event.RNR_SENT.value, connection.answer_qpn, connection.unacknowledged_psn, RNR_TIMER
-    emit(tables.log, now_ps, kind, connection.port, qpn, psn, ring.ring_id, connection.rank, -1, -1, -1, detail)
+    queue_commit(data, queue, at, length, now_ps)
+    kind = Event.NAK_SENT.value
+    if syndrome == SYNDROME_SEQUENCE:
+        ring.naks_sent += 1
+    else:
+        ring.rnr_sent += 1
+        kind = Event.RNR_SENT.value
+    emit(tables.log, now_ps, kind, port, qpn, psn, ring.ring_id, connection.rank, -1, -1, length, syndrome)

@@ -75,10 +75,10 @@ def learn(tables: SwitchTables, port: int, mac: int, now_ps: int) -> bool:
 
 
 @compiled
-def count_drop(tables: SwitchTables, ring: int, port: int, reason: int, length: int, now_ps: int) -> None:
-    """Count and log a dropped frame; `ring` is a row of `rings`, or `NOBODY`."""
+def count_drop(tables: SwitchTables, port: int, reason: int, length: int, now_ps: int) -> None:
+    """Count and log the drop of a frame of ``length`` bytes: for the ring that it belongs to, or for none."""
+    ring, packet = tables.state[0].ring, tables.packet[0]
     tables.drops[ring, reason] += 1  # row -1 is the last: frames of no ring
-    packet = tables.packet[0]
     ring_id, qpn, psn = -1, -1, -1
     if ring >= 0:
         ring_id, qpn, psn = tables.rings[ring].ring_id, packet.destination_qpn, packet.psn
@@ -89,7 +89,7 @@ def count_drop(tables: SwitchTables, ring: int, port: int, reason: int, length: 
 def send_copy(tables: SwitchTables, port: int, frame: np.ndarray, now_ps: int) -> None:
     """Append a copy of `frame` to the egress queue of `port`, or drop it and count."""
     if not queue_put(tables.egress_data[port], tables.egress_state[port], frame, now_ps):
-        count_drop(tables, NOBODY, port, DropReason.QUEUE_FULL.value, frame.size, now_ps)
+        count_drop(tables, port, DropReason.QUEUE_FULL.value, frame.size, now_ps)
 
 
 @compiled

@@ -89,11 +89,12 @@ def _int64(bits: int) -> int:
 class Registry:
     """The rings of one switch: who holds which rows of its tables."""
 
-    def __init__(self, tables: SwitchTables) -> None:
+    def __init__(self, tables: SwitchTables, hold: bool) -> None:
         self.rings: dict[int, int] = {}  # ring id: row of `rings`
         self.specs: dict[int, RingSpec] = {}
         self.retired: dict[str, int] = dict.fromkeys(RING_COUNTERS, 0)
         self._tables = tables
+        self._hold = hold
         self._connections = Ranges(tables.connections.size)
         self._slots = Ranges(tables.slots.size)
         self._copies = Ranges(tables.held.size)
@@ -179,6 +180,7 @@ class Registry:
         ring.message_count = 2 * geometry.message_window
         ring.message_packets = geometry.message_packets
         ring.path_mtu = geometry.path_mtu
+        ring.hold = self._hold
         ring.first_connection = self._connections.take(len(spec.endpoints))
         ring.first_message = row * MESSAGES_MAX
         ring.first_slot = self._slots.take(slots)
@@ -202,7 +204,8 @@ class Registry:
             connection.answer_port = ports[successor.ip]
             connection.answer_qpn = endpoint.successor_qpn
             connection.newest = -1
-            connection.next_psn = connection.unacknowledged_psn = endpoint.first_psn
+            connection.next_psn = connection.unacknowledged_psn = connection.expected_psn = endpoint.first_psn
+            connection.owes_nak = 1
             connection.last_psn = psn_add(endpoint.first_psn, -1)
 
     def _rebuild_keys(self) -> None:

@@ -12,6 +12,7 @@ from netreduce.compiled import compiled, copy_bytes
 from netreduce.switch.forwarding import count_drop, find_mac, read_mac
 from netreduce.switch.reduction import reduce_slot
 from netreduce.switch.tables import HEADER_ROOM, MESSAGES_MAX, NOBODY, SwitchTables
+from netreduce.switch.verdicts import REPLAY
 from netreduce.trace.events import DropReason, Event, emit
 from netreduce.wire.frames import RECORD_HEADER_BYTES, queue_commit, queue_reserve
 from netreduce.wire.icrc import write_icrc
@@ -29,87 +30,102 @@ def payload_bytes(ring: np.record, message: np.record, slot: int) -> int:
 
 
 @compiled
-def data_bytes(ring: np.record, message: np.record, slot: int) -> int:
-    """Bytes of packet `slot` that are reduced."""
-    return payload_bytes(ring, message, slot) - (INA_BYTES if slot == 0 else 0)
+def first_copy(ring: np.record, number: int, slot: int) -> int:
+    """Place of rank 0's copy of a slot of message `number` in the ring's ranges of `held` and `buffers`."""
+    return ((number % ring.message_count) * ring.message_packets + slot) * ring.rank_count
 
 
 @compiled
-def first_copy(ring: np.record, message_number: int, slot: int) -> int:
-    """How many copies lie before those of this slot, in the ring's ranges of `held` and `buffers`."""
-    return ((message_number % ring.message_count) * ring.message_packets + slot) * ring.rank_count
-
-
-@compiled
-def _write_frame(tables: SwitchTables, port: int, copy: int, buffer_at: int, size: int, now_ps: int) -> bool:
-    """Write the frame of the held `copy` with ``tables.total[:size]`` inside into the egress queue of `port`."""
-    held = tables.held[copy]
+def _write_frame(tables: SwitchTables, port: int, ring: np.record, copy: int, size: int, now_ps: int) -> None:
+    """Queue at `port` the frame whose headers are those of the ring's `copy`, with ``tables.total[:size]`` inside."""
+    held = tables.held[ring.first_copy + copy]
     pad = -size & 3
     length = held.header_bytes + size + pad + ICRC_BYTES
     data, state = tables.egress_data[port], tables.egress_state[port]
     at = queue_reserve(data, state, length)
     if at < 0:
         state.dropped_frames += 1
-        return False
+        count_drop(tables, port, DropReason.QUEUE_FULL.value, length, now_ps)
+        return
     frame = data[at + RECORD_HEADER_BYTES : at + RECORD_HEADER_BYTES + length]
-    copy_bytes(frame, 0, tables.buffers, buffer_at + HEADER_ROOM - held.header_bytes, held.header_bytes)
+    headers_at = ring.first_buffer + copy * ring.buffer_bytes + HEADER_ROOM - held.header_bytes
+    copy_bytes(frame, 0, tables.buffers, headers_at, held.header_bytes)
     copy_bytes(frame, held.header_bytes, tables.total, 0, size)
     for i in range(pad):
         frame[held.header_bytes + size + i] = 0
     write_icrc(frame, held.ip_at, held.udp_at, length - ICRC_BYTES)
     queue_commit(data, state, at, length, now_ps)
-    return True
-
-
-@compiled
-def _splice_to(
-    tables: SwitchTables, port: int, ring_index: int, message: np.record, slot: int, rank: int, size: int, now_ps: int
-) -> bool:
-    ring = tables.rings[ring_index]
-    offset = first_copy(ring, message.message, slot) + rank
-    if not _write_frame(
-        tables, port, ring.first_copy + offset, ring.first_buffer + offset * ring.buffer_bytes, size, now_ps
-    ):
-        count_drop(tables, ring_index, port, DropReason.QUEUE_FULL.value, size, now_ps)
-        return False
     ring.packets_spliced += 1
     ring.payload_bytes_out += size
-    return True
 
 
 @compiled
-def splice(
-    tables: SwitchTables, ring_index: int, message: np.record, slot: int, rank: int, size: int, kind: int, now_ps: int
+def _splice(
+    tables: SwitchTables, ring: np.record, message: np.record, slot: int, rank: int, size: int, kind: int, now_ps: int
 ) -> None:
-    """Send ``tables.total[:size]`` on the connection of `rank`, in place of its packet `slot` of the message.
+    """Send ``tables.total[:size]`` on the connection of `rank`; `kind` is the event to log.
 
-    `kind` is the event to log. A destination that is not known yet is flooded, as the frame itself would have been.
+    A destination that is not known yet is flooded, as the frame itself would have been.
     """
-    ring = tables.rings[ring_index]
-    connection_index = ring.first_connection + rank
     copy = first_copy(ring, message.message, slot) + rank
-    header_bytes = tables.held[ring.first_copy + copy].header_bytes
-    frame_at = ring.first_buffer + copy * ring.buffer_bytes + HEADER_ROOM - header_bytes
-    at = find_mac(tables, read_mac(tables.buffers, frame_at), now_ps)
-    port = tables.macs[at].port if at >= 0 else NOBODY
+    destination_at = (
+        ring.first_buffer + copy * ring.buffer_bytes + HEADER_ROOM - tables.held[ring.first_copy + copy].header_bytes
+    )
+    at = find_mac(tables, read_mac(tables.buffers, destination_at), now_ps)
+    connection_index = ring.first_connection + rank
+    port, end, own = 0, tables.ports.size, tables.connections[connection_index].port
     if at >= 0:
-        sent = _splice_to(tables, port, ring_index, message, slot, rank, size, now_ps)
-    else:
-        sent = False
-        for other in range(tables.ports.size):
-            if other != tables.connections[connection_index].port and tables.ports[other].up != 0:
-                sent |= _splice_to(tables, other, ring_index, message, slot, rank, size, now_ps)
-    if sent:
-        entry = tables.entries[connection_index * MESSAGES_MAX + message.message % ring.message_count]
-        psn = psn_add(entry.first_psn, slot)
-        emit(tables.log, now_ps, kind, port, -1, psn, ring.ring_id, rank, message.message, slot, size, -1)
+        port, own = tables.macs[at].port, NOBODY
+        end = port + 1
+    entry = tables.entries[connection_index * MESSAGES_MAX + message.message % ring.message_count]
+    psn = psn_add(entry.first_psn, slot)
+    emit(tables.log, now_ps, kind, end - 1, -1, psn, ring.ring_id, rank, message.message, slot, size, -1)
+    while port < end:
+        if port != own and tables.ports[port].up != 0:
+            _write_frame(tables, port, ring, copy, size, now_ps)
+        port += 1
 
 
 @compiled
-def sum_slot(tables: SwitchTables, ring: np.record, message: np.record, slot: int, now_ps: int) -> int:
-    """Reduce a complete slot into ``tables.total``; the sum's length in bytes."""
-    size = data_bytes(ring, message, slot)
-    first = ring.first_buffer + first_copy(ring, message.message, slot) * ring.buffer_bytes + HEADER_ROOM
-    reduce_slot(tables, message.data_type, message.op, size, first, ring.buffer_bytes, ring.rank_count)
+def _send_sum(
+    tables: SwitchTables, ring: np.record, message: np.record, slot: int, first: int, last: int, kind: int, now_ps: int
+) -> None:
+    """Reduce a complete slot and send the sum on the connections of ranks `first` up to, but not including, `last`."""
+    size = payload_bytes(ring, message, slot) - (INA_BYTES if slot == 0 else 0)
+    at = ring.first_buffer + first_copy(ring, message.message, slot) * ring.buffer_bytes + HEADER_ROOM
+    reduce_slot(tables, message.data_type, message.op, size, at, ring.buffer_bytes, ring.rank_count)
     emit(tables.log, now_ps, Event.SUMMED.value, -1, -1, -1, ring.ring_id, -1, message.message, slot, size, -1)
-    return size
+    for rank in range(first, last):
+        _splice(tables, ring, message, slot, rank, size, kind, now_ps)
+
+
+@compiled
+def _next_to_leave(tables: SwitchTables, ring: np.record, message: np.record) -> bool:
+    """With `hold`: step to the slot after the one that left; whether it is complete and may leave as well."""
+    ring.next_slot += 1
+    if ring.next_slot == message.packets:
+        ring.next_message += 1
+        ring.next_slot = 0
+    place = ring.next_message % ring.message_count
+    return (
+        tables.messages[ring.first_message + place].message == ring.next_message
+        and tables.slots[ring.first_slot + place * ring.message_packets + ring.next_slot].arrived == ring.rank_count
+    )
+
+
+@compiled
+def send_sums(tables: SwitchTables, verdict: int, now_ps: int) -> None:
+    """Carry out `COMPLETE` or `REPLAY`: the slot in `state` leaves, and with `hold` those that waited for it."""
+    state = tables.state[0]
+    ring = tables.rings[state.ring]
+    message, slot = tables.messages[state.message], state.slot
+    if verdict == REPLAY:
+        rank = tables.connections[state.connection].rank
+        _send_sum(tables, ring, message, slot, rank, rank + 1, Event.REPLAYED.value, now_ps)
+        return
+    for _ in range(ring.message_count * ring.message_packets):
+        _send_sum(tables, ring, message, slot, 0, ring.rank_count, Event.SPLICED.value, now_ps)
+        if ring.hold == 0 or not _next_to_leave(tables, ring, message):
+            return
+        message = tables.messages[ring.first_message + ring.next_message % ring.message_count]
+        slot = ring.next_slot

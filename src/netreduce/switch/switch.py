@@ -17,6 +17,7 @@ from netreduce.wire.control import Mismatch, Waiting
 from netreduce.wire.frames import QUEUE_STATE, FrameQueue
 from netreduce.wire.ina import MESSAGE_ID_MASK, DataType, InaFlag, ReduceOp
 
+GAP_POLICIES = ("pass", "hold")
 _FORWARDING_COUNTERS = ("forwarded", "flooded", "filtered", "not_learned")
 
 
@@ -24,7 +25,8 @@ class Switch:
     """Forwards every frame as a learning bridge, and aggregates and splices those of registered rings.
 
     `name` is for messages; `port_count` ports, all up until `detach`; `limits` bound tables and queues; `events` is the
-    log to write to, by default one that stays off. Not thread-safe: one thread drives a node.
+    log to write to, by default one that stays off; `gap_policy` "pass" or "hold", see aggregator.py. Not thread-safe:
+    one thread drives a node.
     """
 
     def __init__(
@@ -34,13 +36,16 @@ class Switch:
         *,
         limits: SwitchLimits = SwitchLimits(),  # noqa: B008 (immutable)
         events: EventLog | None = None,
+        gap_policy: str = "pass",
     ) -> None:
+        if gap_policy not in GAP_POLICIES:
+            raise ConfigurationError(f"gap_policy is {gap_policy!r}, allowed are {', '.join(GAP_POLICIES)}")
         self.name = name
         self.port_count = port_count
         self._egress_state = np.zeros(port_count, QUEUE_STATE).view(np.recarray)
         self.tables = make_tables(port_count, limits, self._egress_state, events or make_event_log())
         self.tables.ports.up = 1
-        self._registry = Registry(self.tables)
+        self._registry = Registry(self.tables, hold=gap_policy == "hold")
         self._addresses: dict[str, tuple[int, int]] = {}  # attached IP: port, MAC
         self._told: set[int] = set()  # failed rings whose notice was handed out
         self._take_burst = entry(take_burst, self.tables, 0, np.empty(0, np.uint8), 0)

@@ -62,6 +62,7 @@ RING_COUNTERS = (
     "replays",
     "stale_passed",
     "rnr_sent",
+    "naks_sent",
 )
 RING = _record(
     "used",
@@ -76,6 +77,9 @@ RING = _record(
     "first_copy",  # row of `held` of slot 0, rank 0
     "first_buffer",  # byte of `buffers` of slot 0, rank 0
     "buffer_bytes",  # stride of `buffers`
+    "hold",  # slots leave in the order of their PSNs, see release.py
+    "next_message",  # with `hold`: the slot to leave next
+    "next_slot",
     "failed",  # ranks disagreed; nothing is aggregated any more
     "failed_message",
     "failed_rank",  # the rank that disagreed with `first_rank` of the message
@@ -97,8 +101,10 @@ CONNECTION = _record(
     "unacknowledged_psn",  # first PSN that the successor has not acknowledged
     "msn",  # message sequence number in the successor's last answer
     "last_psn",  # of the last data packet that arrived
-    "excused",  # a NAK passed: the next go-back was asked for and is no sign of waiting
+    "expected_psn",  # first PSN that never arrived
+    "excused",  # a NAK went by: the next go-back was asked for and is no sign of waiting
     "owes_rnr",  # this go-back has not been answered with an RNR NAK yet
+    "owes_nak",  # a gap may still be answered with a NAK, once each go-back
 )
 ENTRY = _record("message", "first_psn", "packets")  # one message of one connection in the Connection Lookup Table
 MESSAGE = _record(
@@ -119,6 +125,13 @@ SLOT = _record(
 COPY = _record("header_bytes", "ip_at", "udp_at")  # `header_bytes` includes the INA header
 
 STATE = _record(
+    # what the verdict on the current frame is about
+    "ring",  # row of `rings`, or `NOBODY`
+    "connection",
+    "message",  # row of `messages`
+    "slot",
+    "answer",  # AETH syndrome of the answer that the switch gives itself, 0 for none
+    # totals
     "keys_used",
     "failures",  # rings that failed since the start
     "forwarded",
