@@ -18,6 +18,7 @@ from netreduce.compiled import compiled, copy_bytes
 from netreduce.switch.forwarding import count_drop
 from netreduce.switch.tables import SwitchTables
 from netreduce.trace.events import DropReason, Event, emit
+from netreduce.wire.aeth import AETH_VALUE_MASK, AckKind, Syndrome
 from netreduce.wire.bigendian import write_be24
 from netreduce.wire.frames import RECORD_HEADER_BYTES, queue_commit, queue_reserve
 from netreduce.wire.icrc import UDP_BYTES, icrc_is_good
@@ -25,13 +26,8 @@ from netreduce.wire.opcodes import AETH_BYTES, BTH_BYTES, ICRC_BYTES, Opcode
 from netreduce.wire.packet import finish_frame, write_bth
 from netreduce.wire.psn import psn_add, psn_distance
 
-SYNDROME_RNR = 0x20
-SYNDROME_SEQUENCE = 0x60
-KIND_ACK = 0  # upper three bits of a syndrome
-KIND_RNR = 1
-KIND_NAK = 3
 RNR_TIMER = 28
-"""163.84 ms (IBA vol. 1, encoding of the RNR NAK timer field): long beside a round trip, short beside a training step.
+"""163.84 ms (IBA vol. 1, table 45): long beside a round trip, short beside a training step.
 Progress ends the wait sooner."""
 
 
@@ -42,16 +38,16 @@ def note_acknowledgement(tables: SwitchTables, port: int, connection_index: int,
     connection = tables.connections[connection_index]
     if port != connection.answer_port or not icrc_is_good(frame, packet):
         return
-    kind = packet.syndrome >> 5
-    if kind != KIND_ACK and kind != KIND_RNR and kind != KIND_NAK:
+    kind = packet.syndrome & ~AETH_VALUE_MASK
+    if kind not in (AckKind.ACK.value, AckKind.RNR_NAK.value, AckKind.NAK.value):
         return
-    covered = psn_add(packet.psn, 1) if kind == KIND_ACK else packet.psn
+    covered = psn_add(packet.psn, 1) if kind == AckKind.ACK.value else packet.psn
     progress = psn_distance(covered, connection.unacknowledged_psn)
     if progress < 0 or progress > psn_distance(connection.next_psn, connection.unacknowledged_psn):
         return
     connection.unacknowledged_psn = covered
     connection.msn = packet.msn
-    if packet.syndrome == SYNDROME_SEQUENCE:
+    if packet.syndrome == Syndrome.NAK_PSN_SEQUENCE_ERROR.value:
         connection.excused = 1
 
 
@@ -71,7 +67,7 @@ def note_arrival(state: np.record, ring: np.record, connection: np.record, psn: 
     elif ring.hold != 0 and connection.owes_nak != 0 and psn_distance(psn, connection.expected_psn) > 0:
         connection.owes_nak = 0
         connection.excused = 1
-        state.answer = SYNDROME_SEQUENCE
+        state.answer = Syndrome.NAK_PSN_SEQUENCE_ERROR.value
 
 
 @compiled
@@ -79,7 +75,7 @@ def owe_wait(state: np.record, connection: np.record) -> None:
     """Let a sender be told to wait, if its timer fired and it was not told yet: once each go-back."""
     if connection.owes_rnr != 0 and state.answer == 0:
         connection.owes_rnr = 0
-        state.answer = SYNDROME_RNR | RNR_TIMER
+        state.answer = AckKind.RNR_NAK.value | RNR_TIMER
 
 
 @compiled
@@ -122,7 +118,7 @@ def send_answer(tables: SwitchTables, frame: np.ndarray, now_ps: int) -> None:
     finish_frame(answer, packet.ip_at, packet.udp_at, length)
     queue_commit(data, queue, at, length, now_ps)
     kind = Event.NAK_SENT.value
-    if syndrome == SYNDROME_SEQUENCE:
+    if syndrome == Syndrome.NAK_PSN_SEQUENCE_ERROR.value:
         ring.naks_sent += 1
     else:
         ring.rnr_sent += 1
