@@ -6,11 +6,7 @@ compiler, NumPy and the runtime are loaded by `create` when a process group is f
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+from typing import Any
 
 BACKEND = "netreduce"
 
@@ -23,12 +19,17 @@ def register() -> None:
         return
     if not distributed.is_available() or BACKEND in distributed.Backend.backend_list:
         return
-    distributed.Backend.register_backend(BACKEND, create, devices=["cpu"])
+    distributed.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu"])
 
 
-def create(store: Store, rank: int, world_size: int, timeout: timedelta) -> Any:
-    """The process group of `rank` among `world_size`; torch calls this for the default group and for each new one."""
+def create(options: Any, _backend_options: Any) -> Any:
+    """The process group of one rank; torch calls this for the default group and for each new one it is a member of.
+
+    `options` is torch's ``_DistributedBackendOptions``: store, group_rank, group_size, timeout, group_id.
+    """
     from netreduce.torch.process_group import ProcessGroupNetReduce
-    from netreduce.torch.rendezvous import connect
+    from netreduce.torch.rendezvous import connect, leave
 
-    return ProcessGroupNetReduce(connect(store, rank, world_size, timeout), rank, world_size, timeout)
+    rank, world_size = options.group_rank, options.group_size
+    member = connect(options.store, options.group_id, rank, world_size, options.timeout)
+    return ProcessGroupNetReduce(member, lambda: leave(member), rank, world_size)
