@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from netreduce.errors import NetReduceError
+
+if TYPE_CHECKING:
+    from netreduce.runtime.launcher import Failure
 
 RANKS_MAX = 64
 
@@ -33,9 +35,11 @@ def _write_err(data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _signals_raise(handled: tuple[signal.Signals, ...]) -> Iterator[None]:
+def signals_raise() -> Iterator[None]:
+    """Within it, a signal that should end a run in good order raises `Interrupted`."""
     from netreduce.runtime.launcher import raise_interrupted
 
+    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     previous = {number: signal.signal(number, raise_interrupted) for number in handled}
     try:
         yield
@@ -64,41 +68,27 @@ def run(
 
 def run_workers(command: list[str], workers: int, *, pcap: Path | None, prefix: bool, verbose: bool) -> int:
     """Run `command` as so many workers on a switch of their own; the exit code for the shell."""
-    from netreduce.runtime.embedded import SwitchProcess
-    from netreduce.runtime.launcher import (
-        Interrupted,
-        Launcher,
-        exit_text,
-        new_run_id,
-        reserve_port,
-        worker_environment,
-    )
-    from netreduce.runtime.observer import observe, summary
-    from netreduce.runtime.warmup import ensure_compiled
+    from netreduce.runtime.job import run_job
+    from netreduce.runtime.launcher import Interrupted
+    from netreduce.runtime.observer import summary
 
-    with _signals_raise((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
-        switch = None
+    with signals_raise():
         try:
-            ensure_compiled(say)
-            switch = SwitchProcess(max(workers, 2), pcap, "INFO" if verbose else "WARNING")
-            switch.wait_until_ready()
-            with reserve_port() as reserved:
-                port, run_id = reserved.getsockname()[1], new_run_id()
-                environments = [
-                    worker_environment(rank, workers, port, run_id, switch.address, os.environ)
-                    for rank in range(workers)
-                ]
-                failure = Launcher(command, environments, _write_out, _write_err, prefix=prefix).run()
-            for line in summary(observe(switch.address)):
-                say(line)
+            failure, statistics = run_job(
+                command, workers, _write_out, _write_err, say=say, prefix=prefix, pcap=pcap, verbose=verbose
+            )
         except Interrupted as interruption:
             say(f"ended by {interruption.signal_number.name}")
             return 128 + interruption.signal_number
-        finally:
-            if switch is not None:
-                switch.close()
-    if failure is None:
-        return 0
+    for line in summary(statistics) if statistics else ():
+        say(line)
+    return report(failure) if failure else 0
+
+
+def report(failure: Failure) -> int:
+    """Repeat a failed worker's last words; the exit code that goes with it."""
+    from netreduce.runtime.launcher import exit_text
+
     for line in failure.last_words:
         typer.echo(f"[{failure.rank}] {line}", err=True)
     say(f"worker {failure.rank} (process {failure.pid}) failed: {exit_text(failure.returncode)}")

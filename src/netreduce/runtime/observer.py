@@ -29,15 +29,20 @@ def observe(address: str) -> control.Statistics:
 
 def summary(statistics: control.Statistics) -> list[str]:
     """What the network did in a run, in lines for the user."""
-    counters, nics = statistics.counters, statistics.nics
-    spliced = counters.get("packets_spliced", 0)
-    if spliced:
-        first = (
-            f"in-network reduction was ACTIVE: {counters.get('messages_completed', 0):,} messages, "
-            f"{spliced:,} packets spliced"
-        )
+    counters = statistics.counters
+    if counters.get("packets_spliced", 0):
+        messages, packets = counters["messages_aggregated"], counters["packets_spliced"]
+        first = f"in-network reduction was ACTIVE: {messages:,} messages, {packets:,} packets spliced"
     else:
         first = "in-network reduction was NOT active: nothing was reduced in the switch"
-    icrc_failures = counters.get("drop_bad_icrc", 0) + nics.get("drop_bad_icrc", 0)
-    retransmitted = nics.get("packets_retransmitted", 0)
-    return [first, f"ICRC failures: {icrc_failures:,}, retransmissions: {retransmitted:,}"]
+    return [first, f"ICRC failures: {icrc_failures(statistics):,}, retransmissions: {retransmissions(statistics):,}"]
+
+
+def icrc_failures(statistics: control.Statistics) -> int:
+    """Frames whose ICRC was wrong, at the switch or at a NIC."""
+    return statistics.counters.get("drop_bad_icrc", 0) + statistics.nics.get("drop_bad_icrc", 0)
+
+
+def retransmissions(statistics: control.Statistics) -> int:
+    """Packets that NICs sent again."""
+    return statistics.nics.get("retransmitted_pkts", 0)
