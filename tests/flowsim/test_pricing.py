@@ -12,8 +12,9 @@ from netreduce.flowsim.cluster import Cluster, Inside
 from netreduce.flowsim.fabrics import FatTree, leaf_spine, rail_optimised, single_switch
 from netreduce.flowsim.links import Change
 from netreduce.flowsim.packets import ATP, SWITCHML, UNTAXED, roce
-from netreduce.flowsim.pricing import Pricer, Settings
+from netreduce.flowsim.pricing import Pricer
 from netreduce.flowsim.schemes import SCHEMES, scheme_named
+from netreduce.flowsim.traffic import Settings
 
 RATE = 12.5e9
 PLAIN = Settings(UNTAXED)
@@ -134,7 +135,7 @@ def test_too_little_memory_shrinks_the_messages_and_says_so_and_none_is_refused(
     price = Pricer(small, cluster).price(100_000_000)
     assert "messages of 7 packets only" in price.explain()
     assert price.memory_bytes <= 2e6
-    with pytest.raises(AdmissionError, match="use fewer ranks per switch or more memory"):
+    with pytest.raises(AdmissionError, match=r"leaf0 must hold .* packets for 1 rings"):
         Pricer(replace(small, aggregator=aggregators.netreduce(memory_bytes=1e5)), cluster)
 
 

@@ -73,29 +73,37 @@ class Admission:
     notes: list[str] = field(default_factory=list)
 
 
-def admit(cluster: Cluster, aggregator: Aggregator, rings: Sequence[Ints]) -> Admission:
-    """Place the rings (int64[members] each) on the cluster's switches.
+def admit(
+    cluster: Cluster, aggregator: Aggregator, rings: Sequence[Ints], memory_taken: Counter[str] | None = None
+) -> Admission:
+    """Place the rings (workers, int64[members] each) on the cluster's switches.
 
-    A switch without memory for all of it gets smaller units, as an operator would configure. Raises AdmissionError when
-    not even units of one packet fit.
+    `memory_taken`, bytes by switch, is what others hold already; what is given here is added to it. A switch without
+    memory for all of it gets smaller units, as an operator would configure. Raises AdmissionError when not even units
+    of one packet fit.
     """
+    taken = Counter() if memory_taken is None else memory_taken
     trees = [cluster.tree(members, number) for number, members in enumerate(rings)]
     ports: Counter[str] = Counter()
     for tree in trees:
         ports.update({switch: count if aggregator.per_port else 1 for switch, count in tree.ports.items()})
-    held_units = aggregator.copies * aggregator.window_units * max(ports.values())
+    window = aggregator.copies * aggregator.window_units
     admission = Admission(ports=max(max(tree.ports.values()) for tree in trees))
     unit_bytes = aggregator.unit_bytes
-    if held_units * unit_bytes > aggregator.memory_bytes:
-        packets = int(aggregator.memory_bytes / held_units / aggregator.packets.payload_bytes)
-        if not packets:
-            raise AdmissionError(
-                f"{len(rings)} rings need {held_units:.0f} packets of aggregator memory in one switch, which has"
-                f" {aggregator.memory_bytes / 1e6:.3g} MB: use fewer ranks per switch or more memory"
-            )
-        unit_bytes = float(packets * aggregator.packets.payload_bytes)
-        admission.notes.append(f"memory allows messages of {packets} packets only")
-    admission.memory_bytes = held_units * unit_bytes
+    for switch, count in ports.items():
+        free = aggregator.memory_bytes - taken[switch]
+        if window * count * unit_bytes > free:
+            packets = int(free / (window * count) / aggregator.packets.payload_bytes)
+            if packets < 1:
+                raise AdmissionError(
+                    f"{switch} must hold {window * count:.0f} packets for {len(rings)} rings, but has"
+                    f" {free / 1e6:.3g} MB left: use fewer ranks per switch, fewer jobs or more memory"
+                )
+            unit_bytes = float(packets * aggregator.packets.payload_bytes)
+            admission.notes = [f"the memory of {switch} allows messages of {packets} packets only"]
+    for switch, count in ports.items():
+        taken[switch] += int(window * count * unit_bytes)
+    admission.memory_bytes = window * max(ports.values()) * unit_bytes
     placed = zip(trees, rings, strict=True)
     admission.rings = [_ring(cluster, aggregator, tree, unit_bytes, members) for tree, members in placed]
     return admission

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from netreduce.flowsim.cluster import Cluster
-from netreduce.flowsim.pricing import Settings
 from netreduce.flowsim.schemes import Scheme
+from netreduce.flowsim.traffic import Settings
 
 
 def closed_form_s(scheme: Scheme, cluster: Cluster, size_bytes: int, settings: Settings) -> float | None:
