@@ -9,6 +9,7 @@ from netreduce.cli.demo import demo
 from netreduce.cli.doctor import doctor
 from netreduce.cli.run import run
 from netreduce.cli.show import show
+from netreduce.cli.sim import app as sim
 from netreduce.cli.walk import walk
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app.command()(demo)
 app.command()(doctor)
 app.command()(show)
 app.command()(walk)
+app.add_typer(sim, name="sim")
 
 
 @app.command()

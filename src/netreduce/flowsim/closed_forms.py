@@ -28,7 +28,7 @@ def closed_form_s(scheme: Scheme, cluster: Cluster, size_bytes: int, settings: S
     workers, machines = cluster.inside.workers, cluster.machine_count
     ranks, tax = cluster.worker_count, settings.packets.tax()
     inside_s, between_s = _step_latencies(cluster, settings.step_s)
-    per_byte_inside = tax / cluster.inside.capacity
+    per_byte_inside = 1 / cluster.inside.capacity
     per_byte_between = tax * workers / (cluster.fabric_capacity() * cluster.ports_per_machine)
 
     def step(size: float) -> float:

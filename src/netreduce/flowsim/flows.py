@@ -79,7 +79,7 @@ def routed(
     size_bytes: Floats | float,
     latency_s: Floats | float = 0.0,
     *,
-    use: float = 1.0,
+    use: Floats | float = 1.0,
     weight: Floats | float = 1.0,
     bound: Floats | float = np.inf,
 ) -> Flows:
@@ -91,7 +91,7 @@ def routed(
     return Flows(
         starts,
         links,
-        np.full(len(links), use),
+        np.repeat(_filled(use, count), present.sum(axis=1)),
         _filled(size_bytes, count),
         _filled(latency_s, count),
         _filled(weight, count),

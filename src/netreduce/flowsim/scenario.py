@@ -188,7 +188,8 @@ def _start_background(
     ends_s: list[float],
 ) -> None:
     routes = cluster.routes(np.array([flow.source]), np.array([flow.sink]))
-    batch = routed(routes, flow.size_bytes, cluster.latency_s(routes), use=settings.packets.tax())
+    tax = 1.0 if routes[0, 0] < cluster.offset else settings.packets.tax()
+    batch = routed(routes, flow.size_bytes, cluster.latency_s(routes), use=tax)
 
     def ended(_: Ints) -> None:
         if np.isnan(ends_s[number]):

@@ -10,7 +10,7 @@ import numpy as np
 from netreduce.errors import ConfigurationError
 from netreduce.flowsim.aggregators import Admission, admit
 from netreduce.flowsim.cluster import Cluster
-from netreduce.flowsim.flows import Flows, Ints, concatenated, routed
+from netreduce.flowsim.flows import Floats, Flows, Ints, concatenated, routed
 from netreduce.flowsim.packets import Packets, roce
 from netreduce.flowsim.programs import Matcher, Started
 from netreduce.flowsim.schemes import Scheme
@@ -68,6 +68,10 @@ class Traffic:
         period = self.world_size if every_rank else self.scheme.period(self.world_size, self.machine_size)
         return Matcher(make, self.world_size, [ring.tolist() for ring in self.rings], period)
 
+    def tax(self, routes: Ints) -> Floats:
+        """Wire bytes per payload byte of each route; links inside a machine carry no packets of the network."""
+        return np.where(routes[:, 0] < self.cluster.offset, 1.0, self.settings.packets.tax())
+
     def flows(self, started: Started, period: int) -> Flows:
         """The flows of what starts together, with header tax and latencies: transfers (each with its shifts), then
         aggregations.
@@ -81,7 +85,7 @@ class Traffic:
             size = np.repeat(columns[:, 2], len(shifts)).astype(np.float64) * self.settings.item_bytes
             routes = self.cluster.routes(self.workers[source], self.workers[sink])
             latency_s = self.cluster.latency_s(routes) + self.settings.step_s
-            batches.append(routed(routes, size, latency_s, use=self.settings.packets.tax()))
+            batches.append(routed(routes, size, latency_s, use=self.tax(routes)))
         for number, count in started.aggregations:
             ring = self.admission.rings[number]
             batches.append(ring.of(count * self.settings.item_bytes, self.settings.step_s))

@@ -1,0 +1,116 @@
+"""`netreduce sim`: results as table, JSON, CSV and figure; mistakes in one line."""
+
+import csv
+import io
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from netreduce.cli.main import app
+
+SCENARIO = """
+[cluster]
+fabric = "single-switch"
+machines = 4
+[[job]]
+name = "train"
+scheme = "netreduce"
+size = "1MB"
+[[background]]
+source = 1
+sink = 0
+size = "1MB"
+"""
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(app, ["sim", *arguments])
+
+
+def test_a_sweep_shows_a_row_with_its_reasons_for_every_point():
+    result = invoke("sweep", "--ranks", "4..8", "--schemes", "ring,netreduce", "--processes", "1")
+    assert result.exit_code == 0
+    rows = [line for line in result.stdout.splitlines() if "100 MB" in line]
+    assert [row.split()[:2] for row in rows] == [["ring", "4"], ["netreduce", "4"], ["ring", "8"], ["netreduce", "8"]]
+    assert all("alpha" in row and "is busy" in row for row in rows)
+
+
+def test_a_sweep_over_sizes_and_latencies_on_two_processes_is_the_same_as_on_one():
+    arguments = ("sweep", "--ranks", "8", "--sizes", "1MB,10MB", "--step", "1us,10us", "--json", "-")
+    one = json.loads(invoke(*arguments, "--processes", "1").stdout)
+    two = json.loads(invoke(*arguments, "--processes", "2").stdout)
+    assert one == two
+    assert len(one) == 6 * 4
+    assert {row["step"] for row in one} == {"1us", "10us"}
+    assert all(row["time_s"] > row["alpha_s"] > 0 for row in one)
+
+
+def test_csv_has_a_column_for_every_field():
+    text = invoke("sweep", "--ranks", "4", "--schemes", "ring,tree", "--processes", "1", "--csv", "-").stdout
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert float(rows[0]["closed_s"]) == pytest.approx(float(rows[0]["time_s"]), rel=1e-6)
+    assert rows[1]["closed_s"] == ""
+    assert rows[0]["explain"].startswith("6 steps: alpha")
+
+
+def test_a_point_that_the_switches_refuse_says_so(tmp_path):
+    path = tmp_path / "cluster.toml"
+    path.write_text('[cluster]\nfabric = "fat-tree"\nradix = 4\n')
+    result = invoke("sweep", "--cluster", str(path), "--ranks", "16,32", "--schemes", "ring", "--processes", "1")
+    assert result.exit_code == 0
+    assert "refused" in result.stdout
+    assert "holds up to 16 endpoints" in result.stdout
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_a_figure_is_drawn_and_the_same_twice(tmp_path, suffix):
+    pytest.importorskip("matplotlib")
+    paths = [tmp_path / f"{name}.{suffix}" for name in ("a", "b")]
+    for path in paths:
+        result = invoke("sweep", "--ranks", "4..8", "--schemes", "ring", "--processes", "1", "--plot", str(path))
+        assert result.exit_code == 0, result.stderr
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_a_described_scenario_runs(tmp_path):
+    path = tmp_path / "scenario.toml"
+    path.write_text(SCENARIO)
+    result = invoke("run", str(path))
+    assert result.exit_code == 0
+    assert "train" in result.stdout
+    assert "background 0 ended after" in result.stdout
+    assert "leaf0->host0 99%" in result.stdout
+    [job] = json.loads(invoke("run", str(path), "--json", "-").stdout)["jobs"]
+    assert job["ends_s"][0] > 1e6 / 12.5e9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sweep", "--schemes", "quantum"), "no scheme 'quantum'; there are ring"),
+        (("sweep", "--ranks", "many"), "write 64,128 or 32..8192"),
+        (("sweep", "--ranks", "12", "--gpus", "8"), "12 ranks are not at least two workers on machines with 8 each"),
+        (("sweep", "--port", "fast", "--processes", "1"), "'fast' is not a rate"),
+        (("run", "nowhere.toml"), "cannot read nowhere.toml"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(arguments, message):
+    result = invoke(*arguments)
+    assert message in result.stderr + result.stdout
+    assert "Traceback" not in result.stderr
+
+
+def test_a_sweep_can_be_handed_to_a_dask_cluster():
+    distributed = pytest.importorskip("distributed")
+    arguments = ("sweep", "--ranks", "4..8", "--schemes", "ring,tree", "--json", "-")
+    with distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+        result = invoke(*arguments, "--dask", cluster.scheduler_address)
+    assert json.loads(result.stdout) == json.loads(invoke(*arguments, "--processes", "1").stdout)
+
+
+def test_dask_is_asked_for_by_name_when_it_is_missing(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
+    result = invoke("sweep", "--ranks", "4", "--dask", "tcp://nowhere:1")
+    assert result.exit_code == 1
+    assert "pip install 'netreduce[dask]'" in result.stderr
