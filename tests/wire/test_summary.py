@@ -43,8 +43,9 @@ def test_every_frame_is_counted_where_it_belongs(summary: Summary) -> None:
 def test_messages_are_counted_per_ring_and_rank(summary: Summary) -> None:
     rank_0, rank_1 = summary.ranks[3, 0], summary.ranks[3, 1]
     assert (rank_0.messages, rank_0.first_message_id, rank_0.last_message_id) == (3, 0, 2)
-    assert (rank_0.packets, rank_0.retransmitted) == (11, 1)
-    assert (rank_1.messages, rank_1.packets) == (1, 1)
+    assert (rank_0.frames_in, rank_0.frames_out, rank_0.retransmitted) == (10, 1, 1)
+    assert (rank_0.bytes_in, rank_0.bytes_out) == (2 * (3 * 256 + 156) + 156 + 256, 256)
+    assert (rank_1.messages, rank_1.frames_in) == (1, 1)
 
 
 def test_connections_have_their_losses(summary: Summary) -> None:

@@ -43,27 +43,32 @@ class ConnectionRow(Struct):
     rank: int = -1
 
 
-class RankRow(Struct):
-    """INA messages of one rank of a ring. Packets and bytes count every sighting."""
-
-    ring_id: int
-    rank: int
-    messages: int = 0
-    first_message_id: int = -1
-    last_message_id: int = -1
-    packets: int = 0
-    payload_bytes: int = 0
-    retransmitted: int = 0
-
-
-class PortRow(Struct):
-    """One interface of the capture."""
+class TrafficRow(Struct):
+    """Frames by direction. A capture at a switch sees most of them twice: coming in, and going out."""
 
     frames_in: int = 0
     bytes_in: int = 0
     frames_out: int = 0
     bytes_out: int = 0
     frames_unknown: int = 0
+    bytes_unknown: int = 0
+
+    def add(self, direction: str, length_bytes: int) -> None:
+        """Count a frame whose direction is ``in``, ``out`` or empty."""
+        suffix = direction or "unknown"
+        setattr(self, f"frames_{suffix}", getattr(self, f"frames_{suffix}") + 1)
+        setattr(self, f"bytes_{suffix}", getattr(self, f"bytes_{suffix}") + length_bytes)
+
+
+class RankRow(TrafficRow):
+    """INA messages of one rank of a ring; bytes are those of payloads."""
+
+    ring_id: int = -1
+    rank: int = -1
+    messages: int = 0
+    first_message_id: int = -1
+    last_message_id: int = -1
+    retransmitted: int = 0
 
 
 class Summary(Struct):
@@ -86,7 +91,7 @@ class Summary(Struct):
     congestion_marks: int = 0
     kinds: dict[str, KindRow] = field(default_factory=dict)
     problems: Counter[str] = field(default_factory=Counter)
-    ports: dict[str, PortRow] = field(default_factory=dict)
+    ports: dict[str, TrafficRow] = field(default_factory=dict)
     connections: dict[ConnectionKey, ConnectionRow] = field(default_factory=dict)
     ranks: dict[tuple[int, int], RankRow] = field(default_factory=dict)
 
@@ -109,20 +114,9 @@ class Summary(Struct):
             self.malformed += 1
             self.problems[view.problem.partition(":")[0]] += 1
         if view.port or view.direction:
-            self._count_port(view)
+            self.ports.setdefault(view.port, TrafficRow()).add(view.direction, view.wire_bytes)
         if view.destination_qpn >= 0 and not view.is_bad:
             self._count_packet(view)
-
-    def _count_port(self, view: FrameView) -> None:
-        port = self.ports.setdefault(view.port, PortRow())
-        if view.direction == "in":
-            port.frames_in += 1
-            port.bytes_in += view.wire_bytes
-        elif view.direction == "out":
-            port.frames_out += 1
-            port.bytes_out += view.wire_bytes
-        else:
-            port.frames_unknown += 1
 
     def _count_packet(self, view: FrameView) -> None:
         self.retransmitted += view.retransmitted
@@ -151,9 +145,8 @@ class Summary(Struct):
         key = view.ring_id, view.rank
         if key not in self.ranks and len(self.ranks) == ROWS_MAX:
             return
-        row = self.ranks.setdefault(key, RankRow(*key))
-        row.packets += 1
-        row.payload_bytes += view.payload_bytes
+        row = self.ranks.setdefault(key, RankRow(ring_id=key[0], rank=key[1]))
+        row.add(view.direction, view.payload_bytes)
         row.retransmitted += view.retransmitted
         if row.first_message_id < 0:
             row.first_message_id, row.last_message_id, row.messages = view.message_id, view.message_id, 1
@@ -187,7 +180,8 @@ class Summary(Struct):
 
 
 _KIND_HEADER = ("kind", "frames", "bytes", "bad")
-_PORT_HEADER = ("port", "frames in", "bytes in", "frames out", "bytes out", "direction unknown")
+_TRAFFIC_HEADER = ("frames in", "bytes in", "frames out", "bytes out", "unknown", "bytes")
+_PORT_HEADER = ("port", *_TRAFFIC_HEADER)
 _CONNECTION_HEADER = (
     *(
         "connection",
@@ -202,7 +196,7 @@ _CONNECTION_HEADER = (
         "rank",
     ),
 )
-_RANK_HEADER = ("rank", "messages", "first id", "last id", "packets", "payload bytes", "retransmitted")
+_RANK_HEADER = ("rank", *_TRAFFIC_HEADER, "messages", "first id", "last id", "retransmitted")
 
 
 def _connection_cells(row: ConnectionRow) -> tuple[object, ...]:
@@ -212,8 +206,8 @@ def _connection_cells(row: ConnectionRow) -> tuple[object, ...]:
 
 
 def _rank_cells(row: RankRow) -> tuple[object, ...]:
-    ring_id, rank, *numbers = astuple(row)
-    return f"ring {ring_id} rank {rank}", *numbers
+    *traffic, _ring_id, _rank, messages, first, last, retransmitted = astuple(row)
+    return f"ring {row.ring_id} rank {row.rank}", *traffic, messages, first, last, retransmitted
 
 
 def _table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
