@@ -11,8 +11,8 @@ from netreduce.nic.drops import drop
 from netreduce.nic.enums import QpState
 from netreduce.nic.requester import Turn, handle_timer, take_turn
 from netreduce.nic.responder import send_answer, take_request
-from netreduce.nic.tables import NicTables, make_ready
-from netreduce.trace.events import DropReason
+from netreduce.nic.tables import NicTables, make_ready, note
+from netreduce.trace.events import DropReason, Event
 from netreduce.wire.bigendian import read_be16, read_be32
 from netreduce.wire.frames import RECORD_HEADER_BYTES, record_bytes, record_length
 from netreduce.wire.icrc import icrc_is_good
@@ -82,6 +82,7 @@ def _receive_frame(tables: NicTables, frame: np.ndarray) -> None:
         drop(tables, DropReason.UNSUPPORTED.value, qp.qpn, packet.psn)
     elif packet.roles & Role.CNP.value:
         counters.rp_cnp_ignored += 1
+        note(tables, Event.CNP_RECEIVED.value, qp.qpn, -1, -1, -1)
     elif packet.roles & Role.ACK.value:
         take_answer(tables, row, packet)
     else:

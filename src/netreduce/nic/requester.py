@@ -138,6 +138,7 @@ def _send_packet(tables: NicTables, row: int, qp: np.record) -> int:
     finish_frame(frame, ETHERNET_BYTES, UDP_AT, length)
     queue_commit(data, tables.egress.state[0], at, length, tables.nic[0].now_ps)
     _count_packet(tables, qp, psn, opcode, size, length)
+    qp.egress_mark = tables.egress.state[0].enqueued_frames
     qp.next_packet += 1
     qp.sent_packets = max(qp.sent_packets, qp.next_packet)
     if is_last:
@@ -195,11 +196,19 @@ def settle(tables: NicTables, row: int) -> None:
 
 @compiled
 def handle_timer(tables: NicTables, row: int) -> None:
-    """The timer of a queue pair fired: end of an RNR wait, or nobody has acknowledged anything for too long."""
+    """The timer of a queue pair fired: end of an RNR wait, or nobody has acknowledged anything for too long.
+
+    Packets that have not left the port yet, because the cable takes nothing, cannot have been acknowledged: their time
+    starts anew.
+    """
     qp = tables.qp[row]
     tables.deadline[row] = NEVER_PS
     if qp.rnr_waiting:
         qp.rnr_waiting = 0
+        return
+    egress = tables.egress.state[0]
+    if egress.enqueued_frames - egress.frames < qp.egress_mark:
+        tables.deadline[row] = tables.nic[0].now_ps + qp.timeout_ps
         return
     qp.timeouts += 1
     tables.counters[0].local_ack_timeout_err += 1

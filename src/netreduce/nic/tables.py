@@ -80,6 +80,7 @@ QP_FIELDS = (
     "next_packet",  # the packet to send next
     "sent_packets",  # packets sent at least once; beyond it, nothing may be acknowledged
     "acked_packets",  # packets acknowledged
+    "egress_mark",  # frames that had entered the egress queue when the latest packet had
     "send_error",  # status of the work request `sq_next`, which cannot be sent; reported when those before are done
     "timeout_ps",
     "retry_cnt",

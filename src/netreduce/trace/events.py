@@ -39,6 +39,7 @@ class Event(IntEnum):
     STALE_PASSED = 20  # a replay older than the slot's message went on unchanged: ring, rank, psn
     RNR_SENT = 21  # the switch told a waiting sender to wait: ring, rank, psn
     MISMATCHED = 22  # ranks disagree about a message: ring, rank, message, detail = the first rank seen
+    CNP_RECEIVED = 23  # a congestion notification for qpn (own)
 
 
 class DropReason(IntEnum):
