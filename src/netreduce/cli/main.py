@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from netreduce import __version__
+from netreduce.cli.bench import bench
 from netreduce.cli.demo import demo
 from netreduce.cli.doctor import doctor
 from netreduce.cli.run import run
@@ -20,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(context_settings={"allow_interspersed_args": False})(run)
+app.command()(bench)
 app.command()(demo)
 app.command()(doctor)
 app.command()(show)

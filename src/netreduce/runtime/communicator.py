@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from netreduce.collectives.algorithms import Algorithm
 from netreduce.collectives.engine import Engine
 from netreduce.collectives.operation import Operation
 from netreduce.collectives.reductions import Reduction
@@ -72,10 +73,17 @@ def _environment_number(name: str, given: int | None) -> int:
     return int(text)
 
 
-def _reduction(op: str) -> Reduction:
+def reduction_named(op: str) -> Reduction:
+    """The reduction that a caller names, such as ``sum``; `ConfigurationError` names those there are."""
     if op not in _REDUCTIONS:
         raise ConfigurationError(f"op is {op!r}, allowed are {', '.join(_REDUCTIONS)}")
     return _REDUCTIONS[op]
+
+
+def _algorithm(name: str) -> Algorithm:
+    if name not in Algorithm._value2member_map_:
+        raise ConfigurationError(f"algorithm is {name!r}, allowed are {', '.join(way.value for way in Algorithm)}")
+    return Algorithm(name)
 
 
 class Communicator:
@@ -150,26 +158,66 @@ class Communicator:
 
     # Reductions
 
-    def all_reduce(self, array: np.ndarray, op: str = "sum", *, wait: bool = True) -> Any:
-        """Combine `array` (any shape) of all ranks element by element, in place; returns it.
+    def all_reduce(
+        self,
+        array: np.ndarray,
+        op: str = "sum",
+        *,
+        out: np.ndarray | None = None,
+        algorithm: str = "auto",
+        wait: bool = True,
+    ) -> Any:
+        """Combine `array` (any shape) of all ranks element by element, in place or into `out`; returns where.
 
-        `op` is sum, product, min, max, avg, and, or, xor. Raises `UnsupportedError` for a dtype or operation that is
-        not supported, naming those that are.
+        `op` is sum, product, min, max, avg, and, or, xor. `algorithm` is netreduce (through the switch), ring (between
+        the hosts), or auto: through the switch if it can do it. Raises `UnsupportedError` for a dtype or operation that
+        is not supported, naming those that are.
         """
-        reduction, lent = _reduction(op), _Lent(array)
-        return self._call(lambda engine: engine.all_reduce(lent.memory, reduction), array, wait, lent.copies)
+        reduction, way, lent = reduction_named(op), _algorithm(algorithm), _Lent(array)
+        if out is None:
+            return self._call(
+                lambda engine: engine.all_reduce(lent.memory, reduction, algorithm=way), array, wait, lent.copies
+            )
+        taken = _Lent(out)
+        return self._call(
+            lambda engine: engine.all_reduce(lent.memory, reduction, out=taken.memory, algorithm=way),
+            out,
+            wait,
+            taken.copies,
+        )
 
-    def reduce(self, array: np.ndarray, root: int = 0, op: str = "sum", *, wait: bool = True) -> Any:
+    def reduce(
+        self, array: np.ndarray, root: int = 0, op: str = "sum", *, algorithm: str = "auto", wait: bool = True
+    ) -> Any:
         """Combine `array` of all ranks in place at `root`; other ranks' arrays stay as they are. Returns `array`."""
-        reduction, lent = _reduction(op), _Lent(array)
+        reduction, way, lent = reduction_named(op), _algorithm(algorithm), _Lent(array)
         copies = lent.copies if self.rank == root else ()
-        return self._call(lambda engine: engine.reduce(lent.memory, root, reduction), array, wait, copies)
+        return self._call(
+            lambda engine: engine.reduce(lent.memory, root, reduction, algorithm=way), array, wait, copies
+        )
 
-    def reduce_scatter(self, array: np.ndarray, op: str = "sum", *, wait: bool = True) -> Any:
-        """Combine `array` (shape [world_size * n, ...]) of all ranks; returns this rank's block, shape [n, ...]."""
-        reduction, source = _reduction(op), np.ascontiguousarray(array)
-        target = np.empty(self._block_shape(array), array.dtype)
-        return self._call(lambda engine: engine.reduce_scatter(source, target, reduction), target, wait)
+    def reduce_scatter(
+        self,
+        array: np.ndarray,
+        op: str = "sum",
+        *,
+        out: np.ndarray | None = None,
+        algorithm: str = "auto",
+        wait: bool = True,
+    ) -> Any:
+        """Combine `array` (shape [world_size * n, ...]) of all ranks; returns this rank's block, shape [n, ...].
+
+        The block is put into `out`, if that is given.
+        """
+        reduction, way, source = reduction_named(op), _algorithm(algorithm), np.ascontiguousarray(array)
+        target = np.empty(self._block_shape(array), array.dtype) if out is None else out
+        lent = _Lent(target)
+        return self._call(
+            lambda engine: engine.reduce_scatter(source, lent.memory, reduction, algorithm=way),
+            target,
+            wait,
+            lent.copies,
+        )
 
     # Data movement
 
@@ -178,10 +226,11 @@ class Communicator:
         lent = _Lent(array)
         return self._call(lambda engine: engine.broadcast(lent.memory, root), array, wait, lent.copies)
 
-    def all_gather(self, array: np.ndarray, *, wait: bool = True) -> Any:
-        """The arrays of all ranks, stacked by rank: shape [world_size, *array.shape]."""
-        source, target = np.ascontiguousarray(array), self._stack(array)
-        return self._call(lambda engine: engine.all_gather(source, target), target, wait)
+    def all_gather(self, array: np.ndarray, *, out: np.ndarray | None = None, wait: bool = True) -> Any:
+        """The arrays of all ranks, stacked by rank: shape [world_size, *array.shape], or into `out` of that size."""
+        source, target = np.ascontiguousarray(array), self._stack(array) if out is None else out
+        lent = _Lent(target)
+        return self._call(lambda engine: engine.all_gather(source, lent.memory), target, wait, lent.copies)
 
     def gather(self, array: np.ndarray, root: int = 0, *, wait: bool = True) -> Any:
         """As `all_gather` at `root`; None elsewhere."""
