@@ -85,6 +85,16 @@ def test_a_described_scenario_runs(tmp_path):
     assert job["ends_s"][0] > 1e6 / 12.5e9
 
 
+def test_a_foreign_network_is_priced_and_its_flows_exported(tmp_path):
+    topology, matrix = tmp_path / "switch.yml", tmp_path / "ring.cm"
+    topology.write_text("topology: [ Switch ]\nnpus_count: [ 4 ]\nbandwidth: [ 12.5 ]\nlatency: [ 500 ]\n")
+    result = invoke("network", str(topology), "--size", "1MB", "--cm", str(matrix))
+    assert result.exit_code == 0
+    assert "4 workers" in result.stdout
+    assert "6 steps: alpha 6 us" in result.stdout
+    assert matrix.read_text().startswith("Nodes 4\nConnections 24\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -94,6 +94,38 @@ def run(
             _show_outcome(cluster.title, outcome)
 
 
+@app.command()
+def network(
+    file: Annotated[Path, typer.Argument(help="ASTRA-sim network .yml, htsim .topo or SimAI topology.")],
+    schemes: Annotated[str, typer.Option(help="Schemes, or 'all'.")] = "ring,tree,halving,netreduce,sharp",
+    size: Annotated[str, typer.Option(help="Bytes per worker.")] = "100MB",
+    step: Annotated[str, typer.Option(help="Software latency of a step.")] = "0s",
+    connections: Annotated[
+        Path | None, typer.Option("--cm", help="Write the first scheme's flows here, for htsim to replay.")
+    ] = None,
+) -> None:
+    """Price schemes on a network described for another simulator."""
+    with errors_in_one_line():
+        from netreduce.flowsim import quantities
+        from netreduce.flowsim.cluster import Cluster
+        from netreduce.flowsim.formats import astra, htsim, simai
+        from netreduce.flowsim.pricing import Pricer
+        from netreduce.flowsim.schemes import SCHEMES, scheme_named
+        from netreduce.flowsim.traffic import Settings
+
+        readers = {".yml": astra.read, ".yaml": astra.read, ".topo": htsim.read}
+        cluster = Cluster(readers.get(file.suffix, simai.read)(file))
+        settings = Settings(step_s=quantities.duration(step))
+        names = list(SCHEMES) if schemes == "all" else schemes.split(",")
+        pricers = [Pricer(scheme_named(name), cluster, settings) for name in names]
+        typer.echo(f"{cluster.worker_count} workers, {len(cluster.links)} links: {cluster.fabric.title}")
+        for pricer in pricers:
+            price = pricer.price(quantities.size(size))
+            typer.echo(f"{price.scheme:>12}  {quantities.show_time(price.time_s):>9}  {price.explain()}")
+        if connections:
+            connections.write_text(htsim.connection_matrix(pricers[0], quantities.size(size)))
+
+
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
     """Shows an error of ours in one line and leaves with exit code 1."""

@@ -6,6 +6,7 @@ The price comes with what explains it: the latency part (alpha), the rest (beta)
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,7 +69,7 @@ class Price:
         return "; ".join([line, *self.notes])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Solved:
     time_s: float
     alpha_s: float
@@ -85,15 +86,31 @@ class Pricer:
 
     def price(self, size_bytes: int) -> Price:
         """An all-reduce of `size_bytes` per rank. Raises ConservationError when the result cannot be true."""
+        times: Counter[_Solved] = Counter(step for _, step in self._supersteps(size_bytes))
+        return self._summary(size_bytes, list(times.items()))
+
+    def steps(self, size_bytes: int) -> Iterator[tuple[list[tuple[int, int, int]], float]]:
+        """Each superstep's transfers (sending worker, receiving worker, bytes), and how long it takes in seconds."""
+        item_bytes, workers = self.traffic.settings.item_bytes, self.traffic.workers.tolist()
+        ranks, period = self.traffic.world_size, self.traffic.matcher(size_bytes).period
+        for started, step in self._supersteps(size_bytes):
+            yield (
+                [
+                    (workers[rank], workers[(rank + distance) % ranks], count * item_bytes)
+                    for first, distance, count in started.transfers
+                    for rank in range(first, ranks, period)
+                ],
+                step.time_s,
+            )
+
+    def _supersteps(self, size_bytes: int) -> Iterator[tuple[Started, _Solved]]:
         matcher = self.traffic.matcher(size_bytes)
         solved: dict[object, _Solved] = {}
-        times: Counter[object] = Counter()
         for started in supersteps(matcher):
             key = started.key()
             if key not in solved:
                 solved[key] = self._solve(started, matcher.period)
-            times[key] += 1
-        return self._summary(size_bytes, [(solved[key], count) for key, count in times.items()])
+            yield started, solved[key]
 
     def _solve(self, started: Started, period: int) -> _Solved:
         collapsed = collapse(self.traffic.flows(started, period), self.traffic.cluster.links.capacity)

@@ -1,0 +1,1 @@
+"""Files of other simulators: read what people have, write what replays our flows elsewhere."""
