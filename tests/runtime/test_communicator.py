@@ -250,3 +250,18 @@ def test_an_idle_worker_uses_next_to_no_processor_time(address):
     before = time.process_time()
     on_all_ranks(address, 2, job)
     assert time.process_time() - before < 0.5
+
+
+def test_ranks_that_disagree_between_themselves_are_named_on_every_rank(address):
+    def gather_and_wait(world):
+        world.all_gather(np.zeros(999 if world.rank == 2 else 1000, np.float32))
+        world.barrier()  # whoever has all it needs hears of it here
+
+    def job(world):
+        with pytest.raises(MismatchError) as caught:
+            gather_and_wait(world)
+        return str(caught.value)
+
+    for text in on_all_ranks(address, 4, job):
+        assert "rank 2 called all_gather of 3996 bytes float32" in text
+        assert "called all_gather of 4000 bytes float32" in text

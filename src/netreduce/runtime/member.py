@@ -123,9 +123,16 @@ class Member:
                 else:
                     entry.future.set_exception(entry.operation.error)
             self._waiting = None
-        if self.engine.error is not None:
+        if self.engine.error is not None and self.error is None:
+            self._report(self.engine.error)
             self.fail(self.engine.error)
         return worked
+
+    def _report(self, error: BaseException) -> None:
+        """Two ranks found that they disagree: the others wait for them, and hear of it through the switch."""
+        if isinstance(error, MismatchError) and len(error.sides) == 2 and self.ring_id is not None:
+            (rank_a, what_a), (rank_b, what_b) = error.sides
+            self._send(control.Mismatch(self.ring_id, control.BETWEEN_PEERS, rank_a, what_a, rank_b, what_b))
 
     def tick(self, now_ps: int) -> None:
         """Find operations that have waited for too long, or for ranks that have left."""
@@ -203,6 +210,10 @@ class Member:
             self.closed.set_result(None)
 
     def _mismatch(self, message: control.Mismatch) -> MismatchError:
+        if message.message_id == control.BETWEEN_PEERS:
+            return MismatchError.between(
+                (message.rank_a, message.description_a), (message.rank_b, message.description_b)
+            )
         return MismatchError(
             f"{self._where()}: ranks disagree about message {message.message_id}: "
             f"rank {message.rank_a} sent {message.description_a}, rank {message.rank_b} sent {message.description_b}"

@@ -21,6 +21,7 @@ from netreduce.wire.control import (
     Leave,
     Left,
     Message,
+    Mismatch,
     PeerLost,
     Ready,
     Refused,
@@ -197,6 +198,13 @@ class Rendezvous:
                 news += [(ring.ports[r], PeerLost(ring_id, rank, reason)) for r in ring.present()]
                 news += self._close_if_empty(ring)
         return news
+
+    def disagree(self, port: int, message: Mismatch) -> Outgoing:
+        """A rank has found that it and a peer disagree; the others hear of it."""
+        found = self._rank(port, message.ring_id)
+        return (
+            [] if found is None else [(p, news) for p, news in self.to_members(message.ring_id, message) if p != port]
+        )
 
     def to_members(self, ring_id: int, message: Message) -> Outgoing:
         """`message` for every present member of a ring."""

@@ -245,6 +245,8 @@ class SwitchServer:
             return self._rendezvous.ready(port.number, message)
         if isinstance(message, control.Leave):
             return self._rendezvous.leave(port.number, message)
+        if isinstance(message, control.Mismatch):
+            return self._rendezvous.disagree(port.number, message)
         if isinstance(message, control.Report):
             self._add_report(message)
             return []

@@ -155,8 +155,16 @@ class PeerLost(Struct, tag=True):
     reason: str
 
 
+BETWEEN_PEERS = -1
+"""Message id of a mismatch that is about no message of the ring."""
+
+
 class Mismatch(Struct, tag=True):
-    """Two ranks disagree about a message; descriptions name length, dtype and operation."""
+    """Two ranks disagree about a message; descriptions name length, dtype and operation.
+
+    The switch tells all ranks of a mismatch that it finds. One that two ranks find between themselves they tell the
+    switch, and it the others.
+    """
 
     ring_id: int
     message_id: int
