@@ -219,12 +219,12 @@ time.sleep(60)
 
 
 def test_reports_of_workers_are_summed_for_the_summary(address, plugs):
-    before = observe(address).nics.get("sent_pkts", 0)
+    before = observe(address).workers.get("sent_pkts", 0)
     for plug in plugs:
         plug.channel.send(control.Report({"sent_pkts": 5}))
         plug.channel.send(control.StatisticsRequest())
         answer_of(plug, control.Statistics)
-    assert observe(address).nics["sent_pkts"] == before + 15
+    assert observe(address).workers["sent_pkts"] == before + 15
 
 
 def test_a_worker_that_does_not_read_loses_frames_not_the_others_theirs(address, plugs):
@@ -247,4 +247,4 @@ def test_the_server_ends_without_owner_and_cables_and_leaves_no_descriptor():
         plug.cable.close()
         plug.channel.close()
     silent.close()
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors

@@ -13,13 +13,22 @@ import secrets
 import socket
 import struct
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from netreduce.compiled import entry
 from netreduce.errors import ConfigurationError, NetReduceError, SwitchLostError
-from netreduce.wire.frames import BURST_BYTES_MAX, FrameQueue, burst_is_whole, queue_burst_end, queue_release
+from netreduce.wire.frames import (
+    BURST_BYTES_MAX,
+    RECORD_ALIGNMENT,
+    FrameQueue,
+    burst_is_whole,
+    make_queue,
+    queue_burst_end,
+    queue_release,
+)
 
 ADDRESS_SCHEME = "local:"
 SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
@@ -122,13 +131,29 @@ def make_burst_buffer() -> np.ndarray:
     return np.zeros(BURST_BYTES_MAX + 1, np.uint8)
 
 
+class _Compiled(NamedTuple):
+    is_whole: Callable[[np.ndarray, int], bool]
+    burst_end: Callable[[np.ndarray, np.record, int], int]
+    release: Callable[[np.ndarray, np.record, int], None]
+
+
+@cache
+def load() -> _Compiled:
+    """The compiled functions that cables use. Loading them takes a while: better at the start than amid the traffic."""
+    queue = make_queue(RECORD_ALIGNMENT)
+    data, row = queue.data, queue.state[0]
+    return _Compiled(
+        entry(burst_is_whole, data, 0), entry(queue_burst_end, data, row, 0), entry(queue_release, data, row, 0)
+    )
+
+
 class Cable:
     """One end of a cable over a connected SOCK_SEQPACKET `connection`, which becomes non-blocking."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._connection = connection
-        self._is_whole = entry(burst_is_whole, np.zeros(0, np.uint8), 0)
+        self._is_whole = load().is_whole
 
     def fileno(self) -> int:
         """The socket's descriptor, for poll and epoll."""
@@ -177,8 +202,7 @@ class Outlet:
         state = queue.state.view(np.ndarray)  # reading fields of a recarray costs ten times as much
         self._frames = state["frames"]
         self._head = state["head"]
-        self._burst_end = entry(queue_burst_end, self._data, self._row, BURST_BYTES_MAX)
-        self._release = entry(queue_release, self._data, self._row, 0)
+        self._burst_end, self._release = load().burst_end, load().release
 
     @property
     def is_empty(self) -> bool:

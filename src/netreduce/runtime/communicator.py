@@ -292,7 +292,7 @@ class Communicator:
         if self._worker is None:
             return {"engine": totals, "nic": {}, "switch": {}}
         answer = self._worker.statistics()
-        return {"engine": totals, "nic": dict(answer.nics), "switch": dict(answer.counters)}
+        return {"engine": totals, "nic": dict(answer.workers), "switch": dict(answer.counters)}
 
     def close(self) -> None:
         """Leave the group; the first communicator of a process also unplugs from the switch. Again does no harm."""

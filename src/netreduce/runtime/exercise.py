@@ -6,6 +6,7 @@ second process makes the NIC while this one makes the switch, and finds the resu
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from netreduce.nic.verbs import Context
 from netreduce.runtime.cable import Cable, Outlet, make_burst_buffer
 from netreduce.switch import RingSpec, Switch
 from netreduce.wire.control import Geometry
+from netreduce.wire.pcap import Direction, PcapWriter
 
 STEPS_MAX = 10_000
 STEP_PS = 1_000_000
@@ -35,6 +37,8 @@ def exercise() -> None:
         switch = Switch("warm-up", 2)
         if other.wait() != 0:
             raise NetReduceError("the data path cannot be compiled: the reason is above")
+    with PcapWriter(os.devnull, ["port0"]) as capture:
+        capture.write_burst(0, Direction.UNKNOWN, make_burst_buffer()[:0])
     nics = [_make_nic(port) for port in range(2)]
     engines = [Engine(Context(nic), rank, 2, Geometry()) for rank, nic in enumerate(nics)]
     endpoints = tuple(engine.endpoint() for engine in engines)

@@ -35,14 +35,19 @@ def summary(statistics: control.Statistics) -> list[str]:
         first = f"in-network reduction was ACTIVE: {messages:,} messages, {packets:,} packets spliced"
     else:
         first = "in-network reduction was NOT active: nothing was reduced in the switch"
-    return [first, f"ICRC failures: {icrc_failures(statistics):,}, retransmissions: {retransmissions(statistics):,}"]
+    lines = [first]
+    sent, ring = (statistics.workers.get(name, 0) for name in ("in_network_bytes_sent", "ring_bytes"))
+    if sent:
+        lines.append(f"payload sent by all workers: {sent / 1e6:,.1f} MB; round a ring it were {ring / 1e6:,.1f} MB")
+    lines.append(f"ICRC failures: {icrc_failures(statistics):,}, retransmissions: {retransmissions(statistics):,}")
+    return lines
 
 
 def icrc_failures(statistics: control.Statistics) -> int:
     """Frames whose ICRC was wrong, at the switch or at a NIC."""
-    return statistics.counters.get("drop_bad_icrc", 0) + statistics.nics.get("drop_bad_icrc", 0)
+    return statistics.counters.get("drop_bad_icrc", 0) + statistics.workers.get("drop_bad_icrc", 0)
 
 
 def retransmissions(statistics: control.Statistics) -> int:
     """Packets that NICs sent again."""
-    return statistics.nics.get("retransmitted_pkts", 0)
+    return statistics.workers.get("retransmitted_pkts", 0)

@@ -13,7 +13,15 @@ import select
 import socket
 from dataclasses import dataclass
 
-from netreduce.runtime.cable import BadBurstError, Cable, CableClosedError, Outlet, make_burst_buffer, peer_credentials
+from netreduce.runtime.cable import (
+    BadBurstError,
+    Cable,
+    CableClosedError,
+    Outlet,
+    load,
+    make_burst_buffer,
+    peer_credentials,
+)
 from netreduce.runtime.clock import Clock
 from netreduce.runtime.control_channel import BadMessageError, ControlChannel
 from netreduce.runtime.poller import WRITABLE, Poller
@@ -35,7 +43,7 @@ WAITING_NOTICE_PS = 2 * PS_PER_S
 OWNER_GRACE_PS = PS_PER_S // 2
 """How long the server stays without owner and cables, for workers that are just about to connect."""
 OBSERVER_PORT = -1
-NIC_COUNTERS_MAX = 1024
+WORKER_COUNTERS_MAX = 1024
 
 
 @dataclass
@@ -64,6 +72,9 @@ class SwitchServer:
         self._clock = clock
         self._capture = capture
         self._buffer = make_burst_buffer()
+        load()
+        if capture is not None:
+            capture.write_burst(0, Direction.UNKNOWN, self._buffer[:0])  # nothing, but it loads what is compiled
         self._poller = Poller()
         connections_max = CONNECTIONS_PER_PORT_MAX * switch.port_count
         self._reception = Reception(listener, self._poller, clock, self._admit, connections_max)
@@ -72,7 +83,7 @@ class SwitchServer:
         self._observers: set[ControlChannel] = set()
         self._hosts_named = 0
         self._waiting_told_ps: dict[int, int] = {}
-        self._nic_counters: dict[str, int] = {}
+        self._worker_counters: dict[str, int] = {}
         self._next_tick_ps = 0
         self._owner_is_gone = False
         for number in range(switch.port_count):
@@ -256,8 +267,8 @@ class SwitchServer:
 
     def _add_report(self, report: control.Report) -> None:
         for name, value in report.counters.items():
-            if name in self._nic_counters or len(self._nic_counters) < NIC_COUNTERS_MAX:
-                self._nic_counters[name] = self._nic_counters.get(name, 0) + value
+            if name in self._worker_counters or len(self._worker_counters) < WORKER_COUNTERS_MAX:
+                self._worker_counters[name] = self._worker_counters.get(name, 0) + value
 
     def _observer_event(self, channel: ControlChannel) -> None:
         try:
@@ -290,7 +301,7 @@ class SwitchServer:
         """All counters, as operators ask for them."""
         return control.Statistics(
             counters=self._switch.counters(),
-            nics=dict(self._nic_counters),
+            workers=dict(self._worker_counters),
             rings={str(ring): self._switch.ring_counters(ring) for ring in self._rendezvous.ring_ids()},
             ports={str(number): self._switch.port_counters(number) for number in self._ports},
         )

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import asdict
 
 from netreduce.collectives.engine import Engine
 from netreduce.errors import CollectiveTimeoutError, NetReduceError, SwitchLostError
@@ -55,6 +56,7 @@ class Worker:
         self._outlet = Outlet(self._cable, self.nic.egress(0))
         self._buffer = make_burst_buffer()
         self._members: list[Member] = []
+        self._engine_totals: dict[str, int] = {}  # of groups that were left
         self._commands: deque[Callable[[], None]] = deque()
         self._statistics: deque[Future[control.Statistics]] = deque()
         self._pid = os.getpid()
@@ -97,14 +99,14 @@ class Worker:
         return member
 
     def statistics(self, timeout_s: float = 5.0) -> control.Statistics:
-        """The switch's counters; `nics` has this worker's own. Raises `SwitchLostError` when it does not answer."""
+        """The switch's counters; `workers` has this NIC's. Raises `SwitchLostError` when it does not answer."""
         future: Future[control.Statistics] = Future()
         self.submit(lambda: self._ask_statistics(future))
         try:
             statistics = future.result(timeout_s)
         except FutureTimeoutError:
             raise SwitchLostError(f"the switch at {self.address} did not answer within {timeout_s:g} s") from None
-        statistics.nics = self.nic.counters()
+        statistics.workers = self.nic.counters()
         return statistics
 
     def leave(self, member: Member) -> None:
@@ -233,6 +235,8 @@ class Worker:
             self._members.remove(member)
             if member.engine is not None:
                 member.engine.close()
+                for name, value in asdict(member.engine.statistics()).items():
+                    self._engine_totals[name] = self._engine_totals.get(name, 0) + int(value)
 
     def _ask_statistics(self, future: Future[control.Statistics]) -> None:
         if self._lost is not None:
@@ -272,4 +276,6 @@ class Worker:
     def _stop(self) -> None:
         self._stopping = True
         if self._lost is None:
-            self._channel.send(control.Report(self.nic.counters()))
+            for member in list(self._members):
+                self._forget(member)
+            self._channel.send(control.Report(self.nic.counters() | self._engine_totals))

@@ -135,7 +135,7 @@ class Closed(Struct, tag=True):
 
 
 class Report(Struct, tag=True):
-    """Counters of a worker's NIC, sent before it unplugs, for the run's summary."""
+    """Counters of a worker's NIC and engines, sent before it unplugs, for the run's summary."""
 
     counters: Annotated[dict[Name, int], Meta(max_length=256)]
 
@@ -190,11 +190,11 @@ class StatisticsRequest(Struct, tag=True):
 class Statistics(Struct, tag=True):
     """Counters of the switch, by name; `rings` by ring id, `ports` by port number.
 
-    `nics` are the sums of what the workers that have left reported.
+    `workers` are the sums of what the workers that have left reported.
     """
 
     counters: dict[str, int]
-    nics: dict[str, int]
+    workers: dict[str, int]
     rings: dict[str, dict[str, int]]
     ports: dict[str, dict[str, int]]
 

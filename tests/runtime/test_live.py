@@ -1,0 +1,202 @@
+"""Whole runs with real processes: who dies, who hears of it, and what is left behind."""
+
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+pytestmark = pytest.mark.live
+
+PRELUDE = """
+import os, signal, sys, time
+import numpy as np
+import netreduce
+from netreduce.errors import *
+world = netreduce.Communicator.connect()
+rank = world.rank
+"""
+
+
+def start(code, workers=3, *options):
+    command = [sys.executable, "-m", "netreduce", "run", "--workers", str(workers), *options, "--"]
+    command += [sys.executable, "-c", textwrap.dedent(PRELUDE) + textwrap.dedent(code)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def finish(process, timeout_s=60):
+    out, err = process.communicate(timeout=timeout_s)
+    return process.returncode, out, err
+
+
+def run(code, workers=3, *options):
+    return finish(start(code, workers, *options))
+
+
+def processes_of(mark):
+    """Processes that were started with `mark` in their environment."""
+    found = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                if mark.encode() in file.read():
+                    found.append(int(name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_over(monkeypatch):
+    """All processes of a run end with it, and so do their sockets, which have no other place to live."""
+    mark = secrets.token_hex(8)
+    monkeypatch.setenv("NETREDUCE_TEST_MARK", mark)
+    yield
+    deadline = time.monotonic() + 5
+    while processes_of(mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert processes_of(mark) == []
+
+
+def test_a_run_ends_with_what_the_network_did():
+    code, out, err = run("x = np.ones(100_000, np.float32); world.all_reduce(x); print(x[0], x[-1])")
+    assert (code, sorted(out.splitlines())) == (0, [f"[{rank}] 3.0 3.0" for rank in range(3)]), err
+    assert "in-network reduction was ACTIVE: 2 messages, 294 packets spliced" in err
+    assert "ICRC failures: 0" in err
+
+
+def test_the_capture_of_a_run_can_be_shown(tmp_path):
+    file = tmp_path / "run.pcap"
+    code, _, err = run("world.all_reduce(np.ones(1000, np.float32))", 2, "--pcap", str(file))
+    assert code == 0, err
+    shown = subprocess.run([sys.executable, "-m", "netreduce", "show", str(file)], capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.count("float32 sum 4000 B") == 4  # two ranks' data, in and out
+    assert "icrc bad" not in shown.stdout.lower()
+
+
+MOMENTS = {
+    "before the first message": "if rank == 1: {act}\ntry:\n  world.all_reduce(np.ones(10)) ",
+    "mid-message": """
+if rank == 1:
+  import threading
+  threading.Timer(0.3, lambda: {act}).start()
+try:
+  while True: world.all_reduce(np.ones(3_000_000, np.float32))""",
+    "between messages": "world.all_reduce(np.ones(10))\nif rank == 1: {act}\ntry:\n  world.all_reduce(np.ones(10))",
+}
+CATCH = """
+except PeerLostError as error:
+  print("survivor", error, flush=True)
+  time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_killed_worker_ends_the_run_and_is_named(moment):
+    code, _, err = run(MOMENTS[moment].format(act="os.kill(os.getpid(), 9)") + CATCH)
+    assert code == 128 + signal.SIGKILL
+    assert re.search(r"worker 1 .*signal SIGKILL", err.splitlines()[-1])
+
+
+def test_survivors_raise_within_the_bound_when_nobody_else_ends_them():
+    code = """
+    if rank == 1:
+        time.sleep(0.2)
+        os.kill(os.getpid(), 9)
+    world.all_reduce(np.ones(10))
+    """
+    from netreduce.runtime.embedded import SwitchProcess
+
+    switch = SwitchProcess(3)
+    switch.wait_until_ready()
+    base = {**os.environ, "WORLD_SIZE": "3", "NETREDUCE_SWITCH": switch.address}
+    script = textwrap.dedent(PRELUDE) + textwrap.dedent(code)
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", script], env={**base, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(3)
+    ]
+    workers[1].communicate(timeout=30)
+    killed_s = time.monotonic()
+    for rank in (0, 2):
+        _, err = workers[rank].communicate(timeout=10)
+        assert time.monotonic() - killed_s < 5
+        last = err.strip().splitlines()[-1]
+        assert "PeerLostError" in last
+        assert re.search(r"group 'world' \(ring 1\): all_reduce #0: rank 1 was lost: .*process \d+", last), last
+    switch.close()
+
+
+def test_a_failing_worker_shows_its_own_error_last_and_gives_its_exit_code():
+    code, _, err = run("if rank == 2: sys.exit('my own fault')\nworld.all_reduce(np.ones(10))")
+    assert code == 1
+    assert err.splitlines()[-2:-1] == ["[2] my own fault"]
+    assert "worker 2" in err.splitlines()[-1]
+
+
+def test_interrupting_the_launcher_ends_everything():
+    process = start("print('here', flush=True); time.sleep(60)")
+    for _ in range(3):
+        process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    code, _, err = finish(process, 15)
+    assert code == 128 + signal.SIGINT
+    assert "ended by SIGINT" in err
+
+
+def test_a_killed_launcher_takes_workers_and_switch_with_it():
+    process = start("print(os.getpid(), flush=True); time.sleep(60)")
+    pids = [int(process.stdout.readline().split()[1]) for _ in range(3)]
+    process.kill()
+    finish(process)
+    deadline = time.monotonic() + 5
+    while any(os.path.exists(f"/proc/{pid}/exe") and _is_alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(_is_alive(pid) for pid in pids)
+
+
+def _is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_killed_switch_is_a_clear_error_on_every_rank():
+    code, out, _ = run("""
+    world.barrier()
+    if rank == 0:
+        time.sleep(1)  # the others may not be through the barrier yet
+        parent = os.getppid()
+        children = open(f"/proc/{parent}/task/{parent}/children").read().split()
+        (switch,) = (int(pid) for pid in children if b"switch_process" in open(f"/proc/{pid}/cmdline", "rb").read())
+        os.kill(switch, 9)
+    start = time.monotonic()
+    try:
+        while True: world.all_reduce(np.ones(10))
+    except SwitchLostError as error:
+        print("within the bound", time.monotonic() - start < 5, error, flush=True)
+    """)
+    assert out.count("within the bound True the switch at local:netreduce-") == 3
+    del code
+
+
+def test_a_stopped_worker_keeps_others_waiting_and_nothing_breaks():
+    code, out, err = run("""
+    import subprocess
+    if rank == 1:
+        subprocess.Popen(["sh", "-c", f"sleep 3; kill -CONT {os.getpid()}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+    x = np.ones(10); world.all_reduce(x); print(x[0])
+    """)
+    assert (code, sorted(out.splitlines())) == (0, [f"[{rank}] 3.0" for rank in range(3)]), err
+    assert "StragglerWarning: all_reduce #0: waiting for rank 1 for 2." in err
+    assert "ranks 0, 2 have sent" in err
