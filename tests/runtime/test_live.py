@@ -171,13 +171,14 @@ def _is_alive(pid):
 
 
 def test_a_killed_switch_is_a_clear_error_on_every_rank():
-    code, out, _ = run("""
+    code, out, err = run("""
     world.barrier()
     if rank == 0:
         time.sleep(1)  # the others may not be through the barrier yet
         parent = os.getppid()
         children = open(f"/proc/{parent}/task/{parent}/children").read().split()
-        (switch,) = (int(pid) for pid in children if b"switch_process" in open(f"/proc/{pid}/cmdline", "rb").read())
+        arguments = {pid: open(f"/proc/{pid}/cmdline").read().split("\\0") for pid in children}
+        (switch,) = (int(pid) for pid in children if "netreduce.runtime.switch_process" in arguments[pid])
         os.kill(switch, 9)
     start = time.monotonic()
     try:
@@ -185,7 +186,7 @@ def test_a_killed_switch_is_a_clear_error_on_every_rank():
     except SwitchLostError as error:
         print("within the bound", time.monotonic() - start < 5, error, flush=True)
     """)
-    assert out.count("within the bound True the switch at local:netreduce-") == 3
+    assert out.count("within the bound True the switch at local:netreduce-") == 3, err
     del code
 
 

@@ -223,7 +223,7 @@ class SwitchServer:
             os.close(port.death_fd)
             port.death_fd = -1
         self._switch.detach(port.number)
-        self._send_all(self._rendezvous.lost(port.number, f"{port.worker} (process {port.pid}) is gone: {reason}"))
+        self._send_all(self._rendezvous.lost(port.number, f"process {port.pid} is gone: {reason}"))
 
     # --- control
 

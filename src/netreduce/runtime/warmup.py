@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -49,6 +50,11 @@ def ensure_compiled(progress: Callable[[str], None] | None = None) -> None:
         say(f"compiled in {time.monotonic() - start:.0f} s")
 
 
+def main() -> None:
+    """``python -m netreduce.runtime.warmup``: compile now, for images and before test runs."""
+    ensure_compiled(lambda text: print(f"netreduce: {text}", file=sys.stderr, flush=True))
+
+
 def _prune(root: Path) -> None:
     """Remove the caches of older sources, but for the newest few."""
     caches = [path for path in root.iterdir() if path.is_dir() and len(path.name) == len(CACHE_DIRECTORY.name)]
@@ -63,3 +69,7 @@ def _compile() -> None:
     from netreduce.runtime.exercise import exercise
 
     exercise()
+
+
+if __name__ == "__main__":
+    main()
