@@ -13,8 +13,6 @@ from netreduce.collectives.reductions import Reduction
 from netreduce.errors import ConfigurationError, MismatchError, NetReduceError, UnsupportedError
 from netreduce.nic import verbs as v
 from netreduce.wire.control import Geometry
-from netreduce.wire.opcodes import Opcode
-from netreduce.wire.packet import make_packet_table, parse_packet
 
 Check = tuple[Operation, np.ndarray, np.ndarray]
 """A call, the array that takes its result, and what that must hold."""
@@ -66,33 +64,6 @@ def test_several_all_reduces_share_the_window() -> None:
     cluster.close()
 
 
-def test_sends_and_receives_find_each_other_by_tag(rng: np.random.Generator) -> None:
-    cluster = Cluster(2)
-    tags = [int(tag) for tag in rng.integers(0, 5, 40)]
-    given = [np.full(3, index, np.int32) for index in range(40)]
-    order = sorted(range(40), key=lambda index: (tags[index] * 7 % 5, index))  # other tags first, same tag in order
-    taken = {index: np.zeros(3, np.int32) for index in order}
-    operations = [cluster.engines[0].send(array, 1, tag) for array, tag in zip(given, tags, strict=True)]
-    operations += [cluster.engines[1].receive(taken[index], 0, tags[index]) for index in order]
-    cluster.run(operations)
-    for index, array in taken.items():
-        assert np.array_equal(array, given[index])
-    cluster.close()
-
-
-def test_more_receives_than_slots_wait_their_turn_and_leave_room_for_collectives() -> None:
-    cluster = Cluster(2)
-    taken, given = np.zeros((400, 2), np.int32), np.arange(800, dtype=np.int32).reshape(400, 2)
-    operations = [cluster.engines[1].receive(row, 0) for row in taken]
-    both = np.array([[1.0], [2.0]])
-    cluster.call(lambda engine, rank: engine.all_reduce(both[rank], algorithm=Algorithm.RING))
-    assert np.all(both == 3)
-    operations += [cluster.engines[0].send(row, 1) for row in given]
-    cluster.run(operations)
-    assert np.array_equal(taken, given)
-    cluster.close()
-
-
 @pytest.mark.parametrize("loss", [0.01, 0.1])
 def test_lost_packets_change_nothing_but_the_time(rng: np.random.Generator, seed: int, loss: float) -> None:
     chance = np.random.default_rng(seed)
@@ -124,36 +95,6 @@ def test_ranks_that_disagree_about_an_all_reduce_all_fail(other: np.ndarray, op:
     for word in words:
         assert word in str(caught.value)
     assert all(isinstance(operation.error, MismatchError) for operation in operations)
-    cluster.close()
-
-
-@pytest.mark.parametrize("sender_is_wrong", [True, False])
-def test_both_sides_of_a_transfer_that_disagree_name_both(sender_is_wrong: bool) -> None:
-    cluster = Cluster(2)
-    data = [np.zeros(409600, np.int8), np.zeros(409598, np.int8)]
-    root = 1 if sender_is_wrong else 0
-    operations = [engine.broadcast(data[rank], root) for rank, engine in enumerate(cluster.engines)]
-    with pytest.raises(MismatchError):
-        cluster.run(operations)
-    for _ in range(20):
-        cluster.step()
-    for operation in operations:
-        text = str(operation.error)
-        assert isinstance(operation.error, MismatchError)
-        assert "rank 0 called broadcast" in text
-        assert "rank 1 called broadcast" in text
-        assert dict(operation.error.sides).keys() == {0, 1}
-    cluster.close()
-
-
-def test_different_collectives_at_the_same_place_are_a_mismatch() -> None:
-    cluster = Cluster(2)
-    row, block = np.zeros(8, np.float32), np.zeros((2, 4), np.float32)
-    operations = [cluster.engines[0].broadcast(row, 0), cluster.engines[1].all_gather(row[:4], block)]
-    with pytest.raises(MismatchError):
-        cluster.run(operations)
-    assert "broadcast of 32 bytes float32 root 0" in str(operations[0].error)
-    assert "all_gather of 16 bytes float32" in str(operations[0].error)
     cluster.close()
 
 
@@ -234,25 +175,4 @@ def test_an_engine_that_is_not_connected_says_so() -> None:
         lonely.barrier()
     assert not lonely.progress(0)
     lonely.close()
-    cluster.close()
-
-
-def test_a_mebibyte_goes_as_nccl_sends_it() -> None:
-    """64 bytes of clear to send against the stream, then WRITE First, 254 Middle, Last with Immediate."""
-    seen: list[tuple[int, int, int]] = []
-    packet = make_packet_table()
-
-    def watch(port: int, frame: np.ndarray) -> bool:
-        if port >= 0 and parse_packet(frame, packet[0]) == 0:
-            seen.append((port, int(packet[0].opcode), int(packet[0].payload_bytes)))
-        return True
-
-    cluster = Cluster(2, geometry=Geometry(path_mtu=4096), keep=watch)
-    data = np.ones((2, 1 << 20), np.uint8)
-    cluster.run([cluster.engines[0].send(data[0], 1), cluster.engines[1].receive(data[1], 0)])
-    stream = [opcode for port, opcode, _ in seen if port == 0 and opcode != Opcode.ACKNOWLEDGE]
-    against = [(opcode, size) for port, opcode, size in seen if port == 1 and opcode != Opcode.ACKNOWLEDGE]
-    assert against == [(Opcode.RDMA_WRITE_ONLY, 64)]
-    first, last = Opcode.RDMA_WRITE_FIRST, Opcode.RDMA_WRITE_LAST_WITH_IMMEDIATE
-    assert stream == [first, *[Opcode.RDMA_WRITE_MIDDLE] * 254, last]
     cluster.close()
