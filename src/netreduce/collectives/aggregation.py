@@ -31,6 +31,14 @@ from netreduce.nic.verbs import (
 from netreduce.wire.control import Endpoint, Geometry
 from netreduce.wire.ina import INA_BYTES, DataType, InaFlag, ReduceOp, pack_ina
 
+_FLAGS = {
+    (False, False): InaFlag(0),
+    (True, False): InaFlag.START,
+    (False, True): InaFlag.END,
+    (True, True): InaFlag.START | InaFlag.END,
+}
+"""By whether a message is its aggregation's first, and its last. A table, since combining flags takes microseconds."""
+
 
 @dataclass(slots=True)
 class Aggregation:
@@ -93,14 +101,14 @@ class AggregationPath:
         self._messages: list[_Message | None] = [None] * depth
         self._memory = np.zeros(2 * depth * INA_BYTES + geometry.message_data_bytes, np.uint8)
         self._mr = MR(pd, self._memory.nbytes, IBV_ACCESS_LOCAL_WRITE, address=self._memory.ctypes.data)
-        self._sent_headers = self._memory[: depth * INA_BYTES].reshape(depth, INA_BYTES)
-        self._received_headers = self._memory[depth * INA_BYTES : 2 * depth * INA_BYTES].reshape(depth, INA_BYTES)
-        self._sent_header_sges = [self._sge(self._sent_headers[place]) for place in range(depth)]
-        self._received_header_sges = [self._sge(self._received_headers[place]) for place in range(depth)]
-        self._discard = int(self._memory.ctypes.data) + 2 * depth * INA_BYTES, self._mr.lkey
-
-    def _sge(self, part: np.ndarray) -> SGE:
-        return SGE(int(part.ctypes.data), part.nbytes, self._mr.lkey)
+        # Headers to send, headers received, and room for one message that nobody wants.
+        base, places = int(self._memory.ctypes.data), range(0, depth * INA_BYTES, INA_BYTES)
+        received = depth * INA_BYTES
+        self._headers = self._memory.data
+        self._sent_sges = [SGE(base + at, INA_BYTES, self._mr.lkey) for at in places]
+        self._received_sges = [SGE(base + received + at, INA_BYTES, self._mr.lkey) for at in places]
+        self._received_at = received
+        self._discard = base + 2 * received, self._mr.lkey
 
     def connect(self, ring_id: int, endpoints: tuple[Endpoint, ...]) -> None:
         """Bring both queue pairs to RTS: the one to the successor, and the one from the predecessor."""
@@ -160,20 +168,18 @@ class AggregationPath:
         whole = self._geometry.message_data_bytes // aggregation.element_bytes * aggregation.element_bytes
         length = min(whole, aggregation.length_bytes - offset)
         aggregation.posted_bytes += length
-        flags = InaFlag.START if offset == 0 else InaFlag(0)
-        if offset + length == aggregation.length_bytes:
-            flags |= InaFlag.END
+        flags = _FLAGS[offset == 0, aggregation.posted_bytes == aggregation.length_bytes]
         message_id = MessageWindow.message_id(number)
         header = pack_ina(self._ring_id, self._rank, message_id, length, aggregation.dtype, aggregation.op, flags)
-        self._sent_headers[place] = np.frombuffer(header, np.uint8)
+        self._headers[place * INA_BYTES : (place + 1) * INA_BYTES] = header
         expected = header[:2] + self._predecessor_rank.to_bytes(2, "big") + header[4:]
         self._messages[place] = _Message(aggregation, offset, length, expected)
         address, lkey = aggregation.target or self._discard
         result = SGE(address + (offset if aggregation.target else 0), length, lkey)
         data = SGE(aggregation.source[0] + offset, length, aggregation.source[1])
         # The receive first: once the last rank has sent, the result may come at any time.
-        self.predecessor_qp.post_recv(RecvWR(number, 2, [self._received_header_sges[place], result]))
-        sges = [self._sent_header_sges[place], data]
+        self.predecessor_qp.post_recv(RecvWR(number, 2, [self._received_sges[place], result]))
+        sges = [self._sent_sges[place], data]
         self.successor_qp.post_send(SendWR(number, IBV_WR_SEND, 2, 0, sges, IBV_SEND_SIGNALED))
 
     def received(self, completion: WC) -> None:
@@ -183,7 +189,8 @@ class AggregationPath:
         place = number % self._window.size
         message = self._messages[place]
         assert message is not None
-        header = self._received_headers[place].tobytes()
+        at = self._received_at + place * INA_BYTES
+        header = bytes(self._headers[at : at + INA_BYTES])
         if header != message.expected_header or completion.byte_len != INA_BYTES + message.length_bytes:
             raise NetReduceError(
                 f"ring {self._ring_id}: rank {self._predecessor_rank} sent rank {self._rank} an INA header of "
