@@ -254,6 +254,14 @@ def test_a_write_whose_last_packet_does_not_complete_the_announced_length_is_inv
     assert inject(wire, request(b, Opcode.RDMA_WRITE_LAST, bytes(size))) == [0x61]
 
 
+def test_a_last_packet_carries_at_least_one_byte() -> None:
+    wire = make_wire()
+    _, b = connect(wire)
+    b.receive(0, 0, 4096)
+    assert inject(wire, request(b, Opcode.SEND_FIRST, bytes(256))) == []
+    assert inject(wire, request(b, Opcode.SEND_LAST)) == [0x61]
+
+
 @pytest.mark.parametrize("opcode", [Opcode.RDMA_READ_REQUEST, Opcode.COMPARE_SWAP, Opcode.FETCH_ADD])
 def test_reads_and_atomics_of_a_peer_are_invalid_requests(opcode: int) -> None:
     wire = make_wire()

@@ -64,6 +64,8 @@ def test_a_good_frame_is_taken() -> None:
         ({"destination_qpn": 0}, "drop_not_for_me"),
         ({"p_key": 0x1234}, "drop_bad_p_key"),
         ({"source_ip": "fd00::1", "destination_ip": "fd00::2"}, "drop_not_for_me"),
+        ({"source_ip": f"::ffff:{IPS[0]}", "destination_ip": f"1::ffff:{IPS[1]}"}, "drop_not_for_me"),
+        ({"source_ip": f"1::ffff:{IPS[0]}", "destination_ip": f"::ffff:{IPS[1]}"}, "drop_not_for_me"),
     ],
 )
 def test_what_is_not_for_us_is_dropped_with_its_reason(changes: dict[str, Any], counter: str) -> None:

@@ -17,6 +17,7 @@ from tests.nic.harness import (
     attributes,
     connect,
     fill,
+    frames_of,
     make_end,
     make_wire,
     parsed,
@@ -280,18 +281,63 @@ def test_a_write_with_immediate_waits_for_a_receive_at_its_last_packet() -> None
     assert [packet.psn for packet in wire.sent(0)] == [0, 1, 2, 2]
 
 
-def test_an_ack_ends_an_rnr_wait() -> None:
+def test_an_ack_ends_an_rnr_wait_at_once() -> None:
     wire = make_wire()
-    a, b = connect(wire)
-    b.receive(0, 0, 256)
+    a, _ = connect(wire)
     a.send(0, 0, 256)
+    a.send(1, 0, 256)
     a.nic.advance(0)
+    frames_of(a.nic.egress(0))
     a.nic.receive(0, build_burst([answer_to(a, psn=0, syndrome=0x20)]), 0)
+    a.nic.advance(0)
     assert a.nic.next_timer_ps() == 655_360 * PS_PER_US
+    assert frames_of(a.nic.egress(0)) == []
     a.nic.receive(0, build_burst([answer_to(a, psn=0)]), 1000)
     assert a.statuses() == [(0, "IBV_WC_SUCCESS")]
     a.nic.advance(1000)
-    assert a.nic.next_timer_ps() > 10**18
+    assert [parsed(frame).psn for frame in frames_of(a.nic.egress(0))] == [1]
+
+
+def test_an_ack_that_overtakes_a_retransmission_spares_the_rest_of_it() -> None:
+    wire = make_wire(SMALL._replace(egress_bytes=4096))
+    a, _ = connect(wire)
+    a.send(0, 0, 20 * 256)
+    a.nic.advance(0)
+    while a.nic.egress(0).state[0].frames:
+        frames_of(a.nic.egress(0))
+        a.nic.advance(0)
+    a.nic.receive(0, build_burst([answer_to(a, psn=2, syndrome=0x60)]), 0)
+    a.nic.advance(0)
+    again = [parsed(frame).psn for frame in frames_of(a.nic.egress(0))]
+    assert again == list(range(2, 2 + len(again)))
+    assert len(again) < 15
+    a.nic.receive(0, build_burst([answer_to(a, psn=17)]), 0)
+    a.nic.advance(0)
+    assert [parsed(frame).psn for frame in frames_of(a.nic.egress(0))] == [18, 19]
+
+
+def test_a_duplicate_does_not_take_the_place_of_a_nak_that_waits_to_be_sent() -> None:
+    wire = make_wire()
+    a, b = connect(wire)
+    b.receive(0, 0, 4096)
+    a.send(0, 0, 1024)
+    a.nic.advance(0)
+    first, _, third, _ = frames_of(a.nic.egress(0))
+    b.nic.receive(0, build_burst([first, third, first]), 0)
+    b.nic.advance(0)
+    assert [(parsed(frame).syndrome, parsed(frame).psn) for frame in frames_of(b.nic.egress(0))] == [(0x60, 1)]
+
+
+def test_a_gap_that_closes_within_a_burst_draws_no_nak() -> None:
+    wire = make_wire()
+    a, b = connect(wire)
+    b.receive(0, 0, 4096)
+    a.send(0, 0, 1024)
+    a.nic.advance(0)
+    first, second, third, _ = frames_of(a.nic.egress(0))
+    b.nic.receive(0, build_burst([first, third, second]), 0)
+    b.nic.advance(0)
+    assert [(parsed(frame).syndrome, parsed(frame).psn) for frame in frames_of(b.nic.egress(0))] == [(0x1F, 1)]
 
 
 def test_the_psn_window_is_filled_exactly_and_no_further() -> None:

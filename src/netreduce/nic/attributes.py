@@ -45,20 +45,23 @@ class GlobalRoute:
     """Where packets go, in terms of the network."""
 
     dgid: GID
-    sgid_index: int = 0
     flow_label: int = 0
+    sgid_index: int = 0
     hop_limit: int = 64
     traffic_class: int = 0
 
 
 @dataclass
 class AHAttr:
-    """An address handle's attributes; RoCE always has a global route."""
+    """An address handle's attributes. RoCE always has a global route; the first four are InfiniBand's."""
 
-    gr: GlobalRoute | None = None
+    dlid: int = 0
+    sl: int = 0
+    src_path_bits: int = 0
+    static_rate: int = 0
     is_global: int = 1
     port_num: int = 1
-    sl: int = 0
+    gr: GlobalRoute | None = None
 
 
 @dataclass

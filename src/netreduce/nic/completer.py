@@ -8,7 +8,7 @@ from netreduce.compiled import compiled
 from netreduce.nic.completions import fail_send, retire_send
 from netreduce.nic.drops import drop
 from netreduce.nic.enums import QpState, WcStatus
-from netreduce.nic.requester import go_to, settle
+from netreduce.nic.requester import go_back, settle
 from netreduce.nic.tables import NicTables, make_ready, note
 from netreduce.trace.events import DropReason, Event
 from netreduce.units import NEVER_PS
@@ -44,7 +44,7 @@ def acknowledge(tables: NicTables, row: int, count: int) -> bool:
         if qp.state == QpState.IBV_QPS_ERR.value:  # the completion queue overflowed
             return True
     if qp.next_packet < count:  # acknowledged while sending had gone back behind it
-        go_to(tables, row, count)
+        go_back(tables, row)
     tables.deadline[row] = NEVER_PS
     if qp.next_packet > count and qp.timeout_ps:
         tables.deadline[row] = tables.nic[0].now_ps + qp.timeout_ps
@@ -54,8 +54,8 @@ def acknowledge(tables: NicTables, row: int, count: int) -> bool:
 
 
 @compiled
-def _go_back(tables: NicTables, row: int, packet: int, is_news: bool) -> None:
-    """The peer saw a gap: send again from `packet` on, which costs a retry unless something arrived since the last."""
+def _repeat(tables: NicTables, row: int, is_news: bool) -> None:
+    """The peer saw a gap: send again what is unacknowledged. Costs a retry unless something arrived since the last."""
     qp = tables.qp[row]
     if qp.rnr_waiting:
         return
@@ -66,14 +66,14 @@ def _go_back(tables: NicTables, row: int, packet: int, is_news: bool) -> None:
             fail_send(tables, row, WcStatus.IBV_WC_RETRY_EXC_ERR.value)
             return
         qp.retries_left -= 1
-    go_to(tables, row, packet)
+    go_back(tables, row)
     tables.deadline[row] = NEVER_PS
     make_ready(tables, row)
 
 
 @compiled
-def _wait(tables: NicTables, row: int, packet: int, timer: int) -> None:
-    """The peer has no receive work request: wait as long as it says, then send again from `packet` on."""
+def _wait(tables: NicTables, row: int, timer: int) -> None:
+    """The peer has no receive work request: wait as long as it says, then send again."""
     qp = tables.qp[row]
     if qp.rnr_waiting:
         return
@@ -85,7 +85,7 @@ def _wait(tables: NicTables, row: int, packet: int, timer: int) -> None:
             return
         qp.rnr_retries_left -= 1
     qp.retries_left = qp.retry_cnt  # the peer lives
-    go_to(tables, row, packet)
+    go_back(tables, row)
     qp.rnr_waiting = 1
     tables.deadline[row] = tables.nic[0].now_ps + RNR_TIMER_PS[timer]
 
@@ -117,9 +117,9 @@ def take_answer(tables: NicTables, row: int, packet: np.record) -> None:
     if qp.state == QpState.IBV_QPS_ERR.value:
         return
     if kind == AckKind.RNR_NAK.value:
-        _wait(tables, row, number, packet.syndrome & AETH_VALUE_MASK)
+        _wait(tables, row, packet.syndrome & AETH_VALUE_MASK)
     elif packet.syndrome == Syndrome.NAK_PSN_SEQUENCE_ERROR.value:
-        _go_back(tables, row, number, is_news)
+        _repeat(tables, row, is_news)
     elif NAK_STATUSES[packet.syndrome] != 0:
         _count_fatal(tables, packet.syndrome)
         fail_send(tables, row, NAK_STATUSES[packet.syndrome])

@@ -62,17 +62,12 @@ PACKET_OPCODES[WrOpcode.IBV_WR_SEND_WITH_IMM] = (
 
 
 @compiled
-def go_to(tables: NicTables, row: int, packet: int) -> None:
-    """Let sending go on at `packet`, wherever in a message that is."""
+def go_back(tables: NicTables, row: int) -> None:
+    """Let sending go on at the first unacknowledged packet, wherever in its message that is."""
     qp = tables.qp[row]
-    qp.next_packet = packet
+    qp.next_packet = qp.acked_packets
+    qp.sq_next = qp.sq_retired  # the oldest work request is the one that holds that packet
     qp.send_error = 0  # it will be met again
-    qp.sq_next = qp.sq_retired
-    while qp.sq_next < qp.sq_posted:
-        work = tables.sq[row, qp.sq_next & qp.sq_mask]
-        if packet < work.first_packet + work.packets:
-            return
-        qp.sq_next += 1
 
 
 @compiled
@@ -218,4 +213,4 @@ def handle_timer(tables: NicTables, row: int) -> None:
         fail_send(tables, row, WcStatus.IBV_WC_RETRY_EXC_ERR.value)
         return
     qp.retries_left -= 1
-    go_to(tables, row, qp.acked_packets)
+    go_back(tables, row)
