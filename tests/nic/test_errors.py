@@ -339,3 +339,18 @@ def test_a_completion_queue_that_overflows_says_so_and_fails_its_queue_pair() ->
     assert events(b) == [v.IBV_EVENT_CQ_ERR, v.IBV_EVENT_QP_FATAL]
     assert b.statuses() == [(77, "IBV_WC_WR_FLUSH_ERR")]
     assert b.nic.counters()["cq_overflow"] >= 1
+
+
+def test_an_overflow_of_the_send_completions_flushes_the_receives() -> None:
+    wire = make_wire()
+    a, b = make_end(wire.nics[0]), make_end(wire.nics[1])
+    a.qp = v.QP(a.pd, v.QPInitAttr(scq=v.CQ(a.context, 1), rcq=a.cq, cap=v.QPCap(max_send_wr=4)))
+    a.qp.to_rts(attributes(b))
+    b.qp.to_rts(attributes(a))
+    a.receive(9, 0, 64)
+    for i in range(3):
+        b.receive(i, 0, 64)
+        a.send(i, 0, 8)
+    wire.run()
+    assert events(a) == [v.IBV_EVENT_CQ_ERR, v.IBV_EVENT_QP_FATAL]
+    assert a.statuses() == [(9, "IBV_WC_WR_FLUSH_ERR")]

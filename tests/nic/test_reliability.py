@@ -281,6 +281,23 @@ def test_a_write_with_immediate_waits_for_a_receive_at_its_last_packet() -> None
     assert [packet.psn for packet in wire.sent(0)] == [0, 1, 2, 2]
 
 
+def test_rnr_naks_during_the_wait_cost_nothing_and_each_wait_gives_the_timeouts_retries_back() -> None:
+    wire = make_wire()
+    a, _ = connect(wire, rnr_retry=1, retry_cnt=1)
+    a.send(0, 0, 256)
+    a.nic.advance(0)
+    a.nic.advance(a.nic.next_timer_ps())
+    frames_of(a.nic.egress(0))
+    assert a.nic.tables.qp[1].retries_left == 1, "not sent yet, so its time has not run"
+    a.nic.advance(a.nic.next_timer_ps())
+    assert a.nic.tables.qp[1].retries_left == 0
+    now = a.nic.next_timer_ps() - 1
+    a.nic.receive(0, build_burst([answer_to(a, psn=0, syndrome=0x21)] * 5), now)
+    assert a.completions() == []
+    assert a.nic.counters()["rnr_nak_retry_err"] == 1
+    assert a.nic.tables.qp[1].retries_left == 1
+
+
 def test_an_ack_ends_an_rnr_wait_at_once() -> None:
     wire = make_wire()
     a, _ = connect(wire)

@@ -201,9 +201,8 @@ def _accept(tables: NicTables, row: int, packet: np.record) -> None:
     qp.packets_received += 1
     qp.operation = roles & (Role.SEND.value | Role.WRITE.value)
     note(tables, Event.RECEIVED.value, qp.qpn, packet.psn, packet.payload_bytes, packet.opcode)
-    if packet.ack_request or qp.nak_sent:  # a NAK that still waits to be sent is settled too
-        if packet.ack_request or qp.answer:
-            _ask_for_answer(tables, row, Syndrome.ACK.value)
+    if packet.ack_request or qp.nak_sent:  # a NAK that still waits to be sent is settled
+        _ask_for_answer(tables, row, Syndrome.ACK.value)
         qp.nak_sent = 0
     if roles & Role.END.value == 0:
         return
