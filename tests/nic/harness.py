@@ -11,8 +11,9 @@ from netreduce.nic import Nic, NicLimits
 from netreduce.nic import verbs as v
 from netreduce.trace.events import enable, make_event_log
 from netreduce.units import NEVER_PS, PS_PER_US
-from netreduce.wire.build import build_burst, burst_frames
+from netreduce.wire.build import build_burst, build_frame, burst_frames
 from netreduce.wire.frames import FrameQueue, queue_burst_end, queue_release
+from netreduce.wire.opcodes import Opcode
 from netreduce.wire.packet import make_packet_table, parse_packet
 
 Frame = np.ndarray
@@ -180,3 +181,23 @@ def connect(wire: Wire, psns: tuple[int, int] = (0, 0x123456), **changes: int) -
 def fill(end: End, seed: int) -> None:
     """Random bytes into the buffer."""
     end.memory[:] = np.random.default_rng(seed).integers(0, 256, end.memory.size, np.uint8)
+
+
+def lose(*which: int) -> Hook:
+    """Lose the frames with these numbers, counted from 0."""
+    seen = iter(range(1 << 30))
+    return lambda frame: [] if next(seen) in which else [frame]
+
+
+def answer_to(end: End, psn: int, syndrome: int = 0x1F, opcode: int = Opcode.ACKNOWLEDGE) -> Frame:
+    """An answer from the other NIC."""
+    return build_frame(
+        opcode,
+        source_ip=IPS[1],
+        destination_ip=IPS[0],
+        source_mac=MACS[1],
+        destination_mac=MACS[0],
+        destination_qpn=end.qp.qp_num,
+        psn=psn,
+        syndrome=syndrome,
+    )
