@@ -20,12 +20,6 @@ RATE = 12.5e9
 PLAIN = Settings(UNTAXED)
 
 
-def untaxed(name: str, **changes):
-    scheme = SCHEMES[name]
-    aggregator = replace(scheme.aggregator, packets=UNTAXED, **changes)
-    return replace(scheme, aggregator=aggregator)
-
-
 def test_1024_ranks_on_a_ring_over_a_two_level_fat_tree_take_24_16833408_ms():
     cluster = Cluster(leaf_spine(1024, 32, 32, capacity=RATE))
     price = Pricer(SCHEMES["ring"], cluster, PLAIN).price(1024 * 97656)
@@ -36,7 +30,7 @@ def test_1024_ranks_on_a_ring_over_a_two_level_fat_tree_take_24_16833408_ms():
 
 def test_100_mb_spliced_through_one_switch_take_8_002_ms():
     for ranks in (2, 8, 64):
-        price = Pricer(untaxed("netreduce"), Cluster(single_switch(ranks, capacity=RATE)), PLAIN).price(100_000_000)
+        price = Pricer(SCHEMES["netreduce"], Cluster(single_switch(ranks, capacity=RATE)), PLAIN).price(100_000_000)
         assert price.time_s == pytest.approx(8.002e-3, rel=1e-9)
 
 
@@ -181,7 +175,7 @@ def test_one_slow_port_holds_up_a_ring_and_a_spliced_ring_alike():
 def test_busbw_of_point_to_point_schemes_stays_below_the_link_and_in_network_ones_exceed_it():
     cluster = Cluster(single_switch(8, capacity=RATE))
     assert Pricer(SCHEMES["ring"], cluster, PLAIN).price(100_000_000).busbw < RATE
-    assert Pricer(untaxed("netreduce"), cluster, PLAIN).price(100_000_000).busbw > 1.7 * RATE
+    assert Pricer(SCHEMES["netreduce"], cluster, PLAIN).price(100_000_000).busbw > 1.7 * RATE
 
 
 def test_every_scheme_prices_every_shape():

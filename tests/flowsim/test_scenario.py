@@ -17,7 +17,7 @@ from netreduce.flowsim.traffic import Settings
 
 RATE = 12.5e9
 PLAIN = Settings(UNTAXED)
-NETREDUCE = replace(SCHEMES["netreduce"], aggregator=replace(aggregators.netreduce(), packets=UNTAXED))
+NETREDUCE = SCHEMES["netreduce"]
 
 
 def cluster_of(ranks: int) -> Cluster:

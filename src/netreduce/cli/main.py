@@ -8,6 +8,7 @@ from netreduce import __version__
 from netreduce.cli.bench import bench
 from netreduce.cli.demo import demo
 from netreduce.cli.doctor import doctor
+from netreduce.cli.plan import plan
 from netreduce.cli.run import run
 from netreduce.cli.show import show
 from netreduce.cli.sim import app as sim
@@ -25,6 +26,7 @@ app.command()(bench)
 app.command()(demo)
 app.command()(doctor)
 app.command()(show)
+app.command()(plan)
 app.command()(walk)
 app.add_typer(sim, name="sim")
 

@@ -49,7 +49,7 @@ def closed_form_s(scheme: Scheme, cluster: Cluster, size_bytes: int, settings: S
     assert scheme.aggregator is not None
     ring_of_all = np.arange(0, ranks, workers if scheme.parallel_rings else 1)
     once_s = cluster.tree(ring_of_all, 0).latency_s + settings.step_s
-    tax = scheme.aggregator.packets.tax()
+    tax = scheme.aggregator.packets.tax() if settings.packets.header_bytes else 1.0
     carried = size_bytes if scheme.parallel_rings else size_bytes * workers
     in_network = once_s + carried * tax / (cluster.fabric_capacity() * cluster.ports_per_machine)
     return in_network + (within if scheme.parallel_rings else 0.0)

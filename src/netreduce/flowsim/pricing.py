@@ -42,6 +42,7 @@ class Price:
     memory_bytes: float
     ports: int
     notes: tuple[str, ...]
+    bus_factor: int = 2
 
     @property
     def algbw(self) -> float:
@@ -50,8 +51,8 @@ class Price:
 
     @property
     def busbw(self) -> float:
-        """nccl-tests' bus bandwidth of an all-reduce; schemes that aggregate in the network may exceed the link."""
-        return self.algbw * 2 * (self.ranks - 1) / self.ranks
+        """nccl-tests' bus bandwidth; schemes that aggregate in the network may exceed the link."""
+        return self.algbw * self.bus_factor * (self.ranks - 1) / self.ranks
 
     @property
     def beta_s_per_gb(self) -> float:
@@ -141,6 +142,7 @@ class Pricer:
             memory_bytes=admission.memory_bytes,
             ports=admission.ports,
             notes=tuple(admission.notes),
+            bus_factor=scheme.bus_factor,
         )
         if scheme.aggregator is None:
             check_bus_bandwidth(price.busbw, cluster.fastest(), f"{price.title}, {price.ranks} ranks")

@@ -35,6 +35,8 @@ class Scheme:
     period: Callable[[int, int], int]
     aggregator: Aggregator | None = None
     parallel_rings: bool = False
+    bus_factor: int = 2
+    """Of nccl-tests: bus bandwidth = bus_factor (n-1)/n x size/time; 2 for an all-reduce, 1 for either half of it."""
 
     def rings(self, world_size: int, machine_size: int) -> list[Ints]:
         if self.aggregator is None:
@@ -110,6 +112,22 @@ SCHEMES: dict[str, Scheme] = {
         Scheme("sharp", "SHARP-like tree", _in_network, _alike, aggregators.sharp()),
     )
 }
+
+
+def _gather(world_size: int, _: int, count: int) -> Make:
+    chunks = Span(INPUT, 0, count).parts(world_size)
+    return lambda rank: ring.all_gather(rank, world_size, chunks)
+
+
+def _scatter(world_size: int, _: int, count: int) -> Make:
+    data, staging = _data(count)
+    chunks = data.parts(world_size)
+    return lambda rank: ring.reduce_scatter(rank, world_size, chunks, chunks, staging, owner_shift=1)
+
+
+ALL_GATHER = Scheme("all-gather", "ring all-gather", _gather, _alike, bus_factor=1)
+REDUCE_SCATTER = Scheme("reduce-scatter", "ring reduce-scatter", _scatter, _alike, bus_factor=1)
+"""The halves of a ring all-reduce, which sharded training uses."""
 
 
 def scheme_named(name: str) -> Scheme:

@@ -63,7 +63,7 @@ class Result:
         if self.price is None:
             return row | {"explain": self.refusal}
         price = asdict(self.price)
-        for name in ("scheme", "title", "ranks", "size_bytes", "notes"):
+        for name in ("scheme", "title", "ranks", "size_bytes", "notes", "bus_factor"):
             price.pop(name)
         derived = {"algbw": self.price.algbw, "busbw": self.price.busbw, "closed_s": self.closed_s}
         return row | price | derived | {"explain": self.price.explain()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,8 +18,8 @@ from netreduce.flowsim.schemes import Scheme
 
 @dataclass(frozen=True)
 class Settings:
-    """packets: of point-to-point transfers. step_s: software latency of each step, on top of the links' latencies (the
-    paper's per-hop alpha). item_bytes: size of an element.
+    """packets: of point-to-point transfers; without headers, aggregated packets have none either. step_s: software
+    latency of each step, on top of the links' latencies (the paper's per-hop alpha). item_bytes: size of an element.
     """
 
     packets: Packets = field(default_factory=roce)
@@ -47,8 +47,11 @@ class Traffic:
         self.rings = scheme.rings(self.world_size, self.machine_size)
         self.admission = Admission()
         if scheme.aggregator is not None:
+            aggregator = scheme.aggregator
+            if not self.settings.packets.header_bytes:
+                aggregator = replace(aggregator, packets=replace(aggregator.packets, header_bytes=0))
             members = [self.workers[ring] for ring in self.rings]
-            self.admission = admit(cluster, scheme.aggregator, members, memory_taken)
+            self.admission = admit(cluster, aggregator, members, memory_taken)
 
     def _machine_size(self) -> int:
         """Workers per machine, if the ranks lie machine by machine with equally many on each; else 1."""

@@ -112,9 +112,7 @@ def connection_matrix(pricer: Pricer, size_bytes: int) -> str:
     """
     traffic = pricer.traffic
     if traffic.scheme.aggregator is not None:
-        raise ConfigurationError(
-            f"htsim knows no in-network aggregation, so it cannot replay {traffic.scheme.title}"
-        )
+        raise ConfigurationError(f"htsim knows no in-network aggregation, so it cannot replay {traffic.scheme.title}")
     rows: list[str] = []
     start_s = 0.0
     for transfers, time_s in pricer.steps(size_bytes):

@@ -12,10 +12,10 @@ LINES_MAX = 10_000_000
 
 
 class Lines:
-    """The non-empty lines of `path`, split at white space, without what follows a `#`."""
+    """The non-empty lines of `path`, split at white space, without what follows a `#` unless `comments` is false."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.number = path, 0
+    def __init__(self, path: Path, *, comments: bool = True) -> None:
+        self.path, self.number, self._comments = path, 0, comments
         try:
             self._text = path.read_text().splitlines()
         except OSError as error:
@@ -28,7 +28,7 @@ class Lines:
     def __iter__(self) -> Iterator[list[str]]:
         for number, line in enumerate(self._text, 1):
             self.number = number
-            words = line.split("#", 1)[0].split()
+            words = (line.split("#", 1)[0] if self._comments else line).split()
             if words:
                 yield words
 

@@ -1,0 +1,1 @@
+"""Would in-network reduction help this job? Measurements that people have, turned into an answer with its reasons."""
