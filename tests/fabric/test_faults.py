@@ -58,6 +58,13 @@ def test_a_duplicate_follows_its_original() -> None:
     assert marks_after("duplicate", 2, nth=3, count=4) == [0, 1, 2, 2, 2, 3]
 
 
+def test_a_late_duplicate_comes_after_the_named_time() -> None:
+    simulator, line, sink = network(6)
+    line.duplicate(after_ps=2 * 124 * 80 + 1, nth=2)
+    simulator.run_until_quiet(limit_ps=LIMIT)
+    assert sink.marks == [0, 1, 2, 3, 1, 4, 5]
+
+
 def test_a_delayed_frame_is_overtaken_and_arrives_after_its_delay() -> None:
     simulator, line, sink = network(6)
     line.delay(3 * 124 * 80 + 1, nth=2)
@@ -94,6 +101,18 @@ def test_corruption_by_chance_flips_exactly_one_bit() -> None:
     simulator.run_until_quiet(limit_ps=LIMIT)
     flipped = [np.unpackbits(frame ^ frame_of(100, i)).sum() for i, (_, _, frame) in enumerate(sink.arrivals)]
     assert flipped == [1] * 50
+
+
+def test_an_altered_frame_arrives_as_the_function_left_it() -> None:
+    simulator, line, sink = network(3)
+
+    def blank(frame: SeenFrame) -> None:
+        frame.data[10:] = 0
+
+    line.alter(blank, nth=2)
+    simulator.run_until_quiet(limit_ps=LIMIT)
+    assert [int(frame[10:].any()) for _, _, frame in sink.arrivals] == [1, 0, 1]
+    assert sink.marks == [0, 1, 2]
 
 
 def test_truncation_keeps_the_head_of_the_frame() -> None:

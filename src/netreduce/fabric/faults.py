@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from netreduce.fabric.rules import REORDER_PATIENCE_PS, Effect, Installer, Rule, SeenFrame, Stall
+from netreduce.fabric.rules import REORDER_PATIENCE_PS, Effect, Installer, Rule, SeenFrame, Stall, Verdict
 from netreduce.units import NEVER_PS
 from netreduce.wire.frames import (
     RECORD_HEADER_BYTES,
@@ -106,7 +106,7 @@ class Faults(Installer):
             verdict = rule.judge(seen, self._random)
             if verdict is not None:
                 self.counters[verdict.effect.value] += 1
-                _EFFECTS[verdict.effect](self, frame, time_ps, verdict.measure)
+                _EFFECTS[verdict.effect](self, frame, time_ps, verdict)
                 return
         self._leave(frame, time_ps)
 
@@ -133,28 +133,39 @@ class Faults(Installer):
         heapq.heappush(self._leaving, (time_ps, self._sequence, frame.tobytes()))
         return self._sequence
 
-    def _lose(self, frame: np.ndarray, time_ps: int, measure: int | None) -> None:
+    def _lose(self, frame: np.ndarray, time_ps: int, verdict: Verdict) -> None:
         """Nothing is left to do."""
 
-    def _duplicate(self, frame: np.ndarray, time_ps: int, copies: int) -> None:
+    def _duplicate(self, frame: np.ndarray, time_ps: int, verdict: Verdict) -> None:
+        copies = verdict.measure or 1
         self.copied_frames += copies
-        for _ in range(1 + copies):
-            self._leave(frame, time_ps)
+        self._leave(frame, time_ps)
+        for _ in range(copies):
+            if verdict.after_ps:
+                self._put(frame, time_ps + verdict.after_ps)
+            else:
+                self._leave(frame, time_ps)
 
-    def _delay(self, frame: np.ndarray, time_ps: int, delay_ps: int) -> None:
-        self._put(frame, time_ps + delay_ps)
+    def _delay(self, frame: np.ndarray, time_ps: int, verdict: Verdict) -> None:
+        self._put(frame, time_ps + (verdict.measure or 0))
 
-    def _reorder(self, frame: np.ndarray, time_ps: int, by: int) -> None:
-        self._reordered.append([self._put(frame, time_ps + REORDER_PATIENCE_PS), by])
+    def _reorder(self, frame: np.ndarray, time_ps: int, verdict: Verdict) -> None:
+        self._reordered.append([self._put(frame, time_ps + REORDER_PATIENCE_PS), verdict.measure or 1])
 
-    def _corrupt(self, frame: np.ndarray, time_ps: int, bit: int | None) -> None:
+    def _corrupt(self, frame: np.ndarray, time_ps: int, verdict: Verdict) -> None:
         bits = frame.size * 8
-        number = int(self._random.integers(bits)) if bit is None else bit % bits
+        number = int(self._random.integers(bits)) if verdict.measure is None else verdict.measure % bits
         frame[number // 8] ^= 1 << number % 8
         self._leave(frame, time_ps)
 
-    def _truncate(self, frame: np.ndarray, time_ps: int, length: int | None) -> None:
-        kept = int(self._random.integers(1, max(frame.size, 2))) if length is None else length
+    def _alter(self, frame: np.ndarray, time_ps: int, verdict: Verdict) -> None:
+        assert verdict.change is not None
+        verdict.change(SeenFrame(frame, self._packets))
+        self._leave(frame, time_ps)
+
+    def _truncate(self, frame: np.ndarray, time_ps: int, verdict: Verdict) -> None:
+        chosen = verdict.measure
+        kept = int(self._random.integers(1, max(frame.size, 2))) if chosen is None else chosen
         self._leave(frame[: max(kept, 1)], time_ps)
 
 
@@ -165,5 +176,6 @@ _EFFECTS: dict[Effect, Callable[..., None]] = {
     Effect.DELAY: Faults._delay,
     Effect.REORDER: Faults._reorder,
     Effect.CORRUPT: Faults._corrupt,
+    Effect.ALTER: Faults._alter,
     Effect.TRUNCATE: Faults._truncate,
 }

@@ -1,8 +1,8 @@
 """Faults as rules: what a line does to the frames that it should merely carry.
 
-A rule sees a frame, and if its conditions hold it gives a verdict: drop, duplicate, delay, reorder, corrupt or truncate
-it. The first rule in order of installation that strikes decides. Rules act on frames of bursts and know neither
-simulator nor cable, so the same objects serve both; they are one line to install and a context manager to remove::
+A rule sees a frame, and if its conditions hold it gives a verdict: drop, duplicate, delay, reorder, corrupt, alter or
+truncate it. The first rule in order of installation that strikes decides. Rules act on frames of bursts and know
+neither simulator nor cable, so the same objects serve both; they are one line to install, and a context manager::
 
     net.link(worker=1).up.drop(psn=7)
     with net.link(worker=1).partition():
@@ -39,6 +39,7 @@ class Effect(Enum):
     DELAY = "delay"
     REORDER = "reorder"
     CORRUPT = "corrupt"
+    ALTER = "alter"
     TRUNCATE = "truncate"
 
 
@@ -46,11 +47,14 @@ class Effect(Enum):
 class Verdict:
     """An effect and its measure: extra copies, picoseconds, frames to let pass, bit, or bytes to keep.
 
-    A `measure` of None is drawn by chance where that makes sense (the bit, the bytes to keep).
+    A `measure` of None is drawn by chance where that makes sense (the bit, the bytes to keep). `after_ps` holds back
+    the copies of a duplicated frame; `change` alters a frame in place.
     """
 
     effect: Effect
     measure: int | None = None
+    after_ps: int = 0
+    change: Callable[[SeenFrame], None] | None = None
 
 
 class SeenFrame:
@@ -189,11 +193,11 @@ class Installer(ABC):
         """Lose every frame until the rule is removed."""
         return self.install(Rule(Verdict(Effect.PARTITION)))
 
-    def duplicate(self, copies: int = 1, **conditions: Any) -> Rule:
-        """Deliver `copies` more of a frame right behind it."""
+    def duplicate(self, copies: int = 1, after_ps: int = 0, **conditions: Any) -> Rule:
+        """Deliver `copies` more of a frame, right behind it or `after_ps` later."""
         if not 1 <= copies <= COPIES_MAX:
             raise ConfigurationError(f"copies={copies}: 1 to {COPIES_MAX} are allowed")
-        return self.install(Rule(Verdict(Effect.DUPLICATE, copies), **conditions))
+        return self.install(Rule(Verdict(Effect.DUPLICATE, copies, after_ps), **conditions))
 
     def delay(self, delay_ps: int, **conditions: Any) -> Rule:
         """Deliver frames `delay_ps` later; those behind overtake them."""
@@ -206,6 +210,10 @@ class Installer(ABC):
     def corrupt(self, bit: int | None = None, **conditions: Any) -> Rule:
         """Flip one bit, the change that is hardest to detect: number `bit` of the frame, or any by chance."""
         return self.install(Rule(Verdict(Effect.CORRUPT, bit), **conditions))
+
+    def alter(self, change: Callable[[SeenFrame], None], **conditions: Any) -> Rule:
+        """Let `change` rewrite frames in place: a sender that lies, a middlebox that meddles."""
+        return self.install(Rule(Verdict(Effect.ALTER, change=change), **conditions))
 
     def truncate(self, length: int | None = None, **conditions: Any) -> Rule:
         """Cut frames down to `length` bytes, or to a length by chance."""
