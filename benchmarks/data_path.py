@@ -1,9 +1,9 @@
 """How many packets a second NICs and switch move together, on one core, in the simulator's loop.
 
-A *passage* is one data packet's way from the sending NIC through the switch, its sum included, to the receiving NIC: two
-frames on two links, four ends, counted once. ACKs are carried too and not counted, nor is the work of the programs that
-post messages taken out. Seconds are the process's own CPU time, because one thread does it all and a shared machine's
-clock measures its neighbours; the wall clock's rate stands beside it. Usage::
+A *passage* is one data packet's way from the sending NIC through the switch, its sum included, to the receiving NIC:
+two frames on two links, four ends, counted once. ACKs are carried too and not counted, and the work of the programs
+that post messages is part of the time. Seconds are the process's own CPU time, because one thread does it all and a
+shared machine's clock measures its neighbours; the wall clock's rate stands beside it. Usage::
 
     python benchmarks/data_path.py [--ranks 4] [--mtu 1024] [--quantum-us 20] [--seconds 3] [--json]
 """
@@ -16,7 +16,8 @@ import time
 
 import numpy as np
 
-from netreduce.soak.rig import Rig, RigRing, RigSettings
+from netreduce.soak.program import Ring
+from netreduce.soak.rig import Rig, RigSettings
 from netreduce.units import PS_PER_S, PS_PER_US
 from netreduce.wire.control import Geometry
 
@@ -34,7 +35,7 @@ class Watch:
         return time.process_time() - self._cpu, time.perf_counter() - self._wall
 
 
-def run(rig: Rig, ring: RigRing, arrays: list[np.ndarray]) -> tuple[float, float]:
+def run(rig: Rig, ring: Ring, arrays: list[np.ndarray]) -> tuple[float, float]:
     """CPU and wall-clock seconds that one all-reduce of `arrays` takes."""
     ring.all_reduce(arrays)
     watch = Watch()

@@ -1,0 +1,123 @@
+"""What scenarios have in common: a ring through a switch, names for its lines and PSNs, and the checks at the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netreduce.fabric import Line, SeenFrame
+from netreduce.nic import NicLimits
+from netreduce.soak.checkers import check
+from netreduce.soak.program import Reliability
+from netreduce.soak.report import describe
+from netreduce.soak.rig import Rig, RigSettings
+from netreduce.switch import SwitchLimits
+from netreduce.units import PS_PER_S
+from netreduce.wire.control import Geometry
+from netreduce.wire.icrc import write_icrc
+from netreduce.wire.opcodes import Opcode
+from netreduce.wire.psn import PSN_MASK
+
+SMALL = Geometry(message_window=2, message_packets=4, path_mtu=256)
+QUICK = Reliability(timeout=8)  # 4.096 us x 2^8: 1.05 ms
+SMALL_NIC = NicLimits(queue_pairs=16, memory_regions=64, send_depth=64, receive_depth=64, completion_depth=4096)
+SMALL_SWITCH = SwitchLimits(memory_bytes=8 << 20, rings=8, connections=64, macs=64)
+DATA = [opcode for opcode in Opcode if opcode.name.startswith("SEND")]
+LIMIT_PS = 20 * PS_PER_S
+
+
+def forge(frame: SeenFrame, offset: int, value: bytes) -> None:
+    """Overwrite payload bytes of a packet and give it an ICRC that fits."""
+    packet = frame.packet
+    at = int(packet.payload_at) + offset
+    frame.data[at : at + len(value)] = np.frombuffer(value, np.uint8)
+    write_icrc(frame.data, packet.ip_at, packet.udp_at, packet.icrc_at)
+
+
+class Scenario:
+    """One all-reduce of float32 through one ring: 5 full messages and a short one, unless told otherwise.
+
+    Connection r goes from rank r to its successor. PSNs of different connections differ, so that a `psn` names one.
+    """
+
+    gap_policy = "pass"  # conftest.py runs every scenario with both
+
+    def __init__(
+        self,
+        world_size: int = 3,
+        *,
+        geometry: Geometry = SMALL,
+        reliability: Reliability = QUICK,
+        first_psns: list[int] | None = None,
+        elements: int | None = None,
+        seed: int = 1,
+        **settings: Any,
+    ) -> None:
+        settings = {"nic_limits": SMALL_NIC, "switch_limits": SMALL_SWITCH, **settings}
+        self.rig = Rig(RigSettings(world_size, seed=seed, gap_policy=self.gap_policy, **settings))
+        self.first_psns = first_psns or [0x1000 * (rank + 1) for rank in range(world_size)]
+        self.ring = self.rig.ring(geometry, first_psns=self.first_psns, reliability=reliability)
+        count = 5 * geometry.message_data_bytes // 4 + 100 if elements is None else elements
+        random = np.random.default_rng(seed)
+        self.arrays = [random.standard_normal(count).astype(np.float32) for _ in range(world_size)]
+        self.expected = self.arrays[0].copy()
+        for array in self.arrays[1:]:
+            self.expected += array
+        self.ring.all_reduce(self.arrays)
+
+    # Where things are.
+
+    def psn(self, rank: int, message: int, packet: int = 0) -> int:
+        """PSN of a packet of a full message on connection `rank`."""
+        return (self.first_psns[rank] + message * self.ring.geometry.message_packets + packet) & PSN_MASK
+
+    def data_up(self, rank: int) -> Line:
+        """Where connection `rank` carries data to the switch."""
+        return self.rig.links[rank].up
+
+    def result_down(self, rank: int) -> Line:
+        """Where connection `rank` carries sums to its successor."""
+        return self.rig.links[(rank + 1) % len(self.rig.links)].down
+
+    def answer_up(self, rank: int) -> Line:
+        """Where the successor's answers on connection `rank` go to the switch."""
+        return self.rig.links[(rank + 1) % len(self.rig.links)].up
+
+    def answer_down(self, rank: int) -> Line:
+        """Where the answers of connection `rank` reach its sender."""
+        return self.rig.links[rank].down
+
+    # What happened.
+
+    def nic(self, rank: int, counter: str) -> int:
+        """A counter of one NIC."""
+        return self.rig.nics[rank].counters()[counter]
+
+    def nics(self, counter: str) -> int:
+        """A counter of all NICs together."""
+        return sum(nic.counters()[counter] for nic in self.rig.nics)
+
+    def switch(self, counter: str) -> int:
+        """A counter of the switch, 0 if it never counted."""
+        return self.rig.switch.counters().get(counter, 0)
+
+    # Running it.
+
+    def run(self) -> Scenario:
+        """Run until all ranks are done and the network is quiet; sums and all properties must hold."""
+        try:
+            self.rig.simulator.run_until(lambda: self.ring.done, limit_ps=LIMIT_PS)
+            self.rig.simulator.run_until_quiet(limit_ps=LIMIT_PS)
+            assert check(self.rig) == []
+            for rank, array in enumerate(self.arrays):
+                assert np.array_equal(array, self.expected), f"rank {rank} has a wrong sum"
+        except BaseException:
+            print(describe(self.rig))
+            raise
+        return self
+
+    def run_to_errors(self) -> list[str]:
+        """Run until all ranks are done or failed, and until nothing moves; the errors by rank."""
+        self.rig.simulator.run_until(lambda: self.ring.done, limit_ps=LIMIT_PS)
+        return self.ring.errors
