@@ -36,6 +36,8 @@ logger = logging.getLogger("netreduce.switch")
 
 CONNECTIONS_PER_PORT_MAX = 4
 """Bound on watched descriptors, as a multiple of the ports: cable, control, the worker's death, and one to spare."""
+BURSTS_PER_ROUND = 4
+"""Bursts taken from one cable before the others have their turn and everything that has come of it is sent."""
 TICK_PS = 100 * PS_PER_MS
 """Interval of the housekeeping: mismatches, waiting ranks, groups that gather, silent connections."""
 WAITING_NOTICE_PS = 2 * PS_PER_S
@@ -183,16 +185,18 @@ class SwitchServer:
             self._transmit(port)
         if not mask & ~WRITABLE or port.number not in self._ports:
             return
+        now_ps = self._clock.now_ps()
         try:
-            size = port.cable.receive(self._buffer)
+            for _ in range(BURSTS_PER_ROUND):
+                size = port.cable.receive(self._buffer)
+                if not size:
+                    return
+                burst = self._buffer[:size]
+                if self._capture is not None:
+                    self._capture.write_burst(port.number, Direction.INBOUND, burst)
+                self._switch.receive(port.number, burst, now_ps)
         except (CableClosedError, BadBurstError) as error:
             self._unplug(port, str(error))
-            return
-        if size:
-            burst = self._buffer[:size]
-            if self._capture is not None:
-                self._capture.write_burst(port.number, Direction.INBOUND, burst)
-            self._switch.receive(port.number, burst, self._clock.now_ps())
 
     def _transmit(self, port: _Port) -> None:
         """Send what waits for `port`; when its cable is full, the poller says when to go on."""

@@ -35,6 +35,8 @@ logger = logging.getLogger("netreduce")
 
 TICK_PS = 100 * PS_PER_MS
 """Interval of looking for operations that have timed out."""
+BURSTS_PER_ROUND = 4
+"""Bursts taken before the NIC and the engines answer: what has piled up is acknowledged together."""
 IDLE_POLL_S = 1.0
 LINGER_S = 1.0
 """How long a closing worker stays to acknowledge what others send again, unless they have all left before."""
@@ -159,12 +161,15 @@ class Worker:
             self._channel.close()
 
     def _step(self) -> bool:
-        """One round: burst in, engines, burst out; whether anything moved."""
+        """One round: bursts in, engines, bursts out; whether anything moved."""
         now_ps = self._clock.now_ps()
-        size = self._cable.receive(self._buffer)
-        if size:
+        moved = bool(self._commands)
+        for _ in range(BURSTS_PER_ROUND):
+            size = self._cable.receive(self._buffer)
+            if not size:
+                break
             self.nic.receive(0, self._buffer[:size], now_ps)
-        moved = size > 0 or bool(self._commands)
+            moved = True
         self._run_commands()
         self.nic.advance(now_ps)
         for member in self._members:
