@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
@@ -19,7 +18,8 @@ from netreduce.collectives.algorithms import Algorithm
 from netreduce.collectives.engine import Engine
 from netreduce.collectives.operation import Operation
 from netreduce.collectives.reductions import Reduction
-from netreduce.errors import ConfigurationError, NetReduceError
+from netreduce.errors import ConfigurationError
+from netreduce.runtime.lending import Handle, Lent
 from netreduce.runtime.member import Member
 from netreduce.runtime.solo import Solo
 from netreduce.runtime.worker import Worker
@@ -36,32 +36,6 @@ _REDUCTIONS = {
     "or": Reduction.BITWISE_OR,
     "xor": Reduction.BITWISE_XOR,
 }
-
-
-class Handle:
-    """A collective under way, from a call with ``wait=False``. Its arrays are the network's until `wait` returns."""
-
-    def __init__(self, future: Future[None], result: Any, finish: Callable[[], None]) -> None:
-        self._future = future
-        self._result = result
-        self._finish = finish
-        self._is_finished = False
-
-    def wait(self, timeout_s: float | None = None) -> Any:
-        """The call's result, once it is there.
-
-        Raises the collective's error, such as `PeerLostError`, `MismatchError`, `CollectiveTimeoutError`,
-        `UnsupportedError`; and TimeoutError when `timeout_s` is over before, while the collective goes on.
-        """
-        self._future.result(timeout_s)
-        if not self._is_finished:
-            self._is_finished = True
-            self._finish()
-        return self._result
-
-    def done(self) -> bool:
-        """Whether `wait` would return, or raise, at once."""
-        return self._future.done()
 
 
 def _environment_number(name: str, given: int | None) -> int:
@@ -173,12 +147,12 @@ class Communicator:
         the hosts), or auto: through the switch if it can do it. Raises `UnsupportedError` for a dtype or operation that
         is not supported, naming those that are.
         """
-        reduction, way, lent = reduction_named(op), _algorithm(algorithm), _Lent(array)
+        reduction, way, lent = reduction_named(op), _algorithm(algorithm), Lent(array)
         if out is None:
             return self._call(
                 lambda engine: engine.all_reduce(lent.memory, reduction, algorithm=way), array, wait, lent.copies
             )
-        taken = _Lent(out)
+        taken = Lent(out)
         return self._call(
             lambda engine: engine.all_reduce(lent.memory, reduction, out=taken.memory, algorithm=way),
             out,
@@ -190,7 +164,7 @@ class Communicator:
         self, array: np.ndarray, root: int = 0, op: str = "sum", *, algorithm: str = "auto", wait: bool = True
     ) -> Any:
         """Combine `array` of all ranks in place at `root`; other ranks' arrays stay as they are. Returns `array`."""
-        reduction, way, lent = reduction_named(op), _algorithm(algorithm), _Lent(array)
+        reduction, way, lent = reduction_named(op), _algorithm(algorithm), Lent(array)
         copies = lent.copies if self.rank == root else ()
         return self._call(
             lambda engine: engine.reduce(lent.memory, root, reduction, algorithm=way), array, wait, copies
@@ -211,7 +185,7 @@ class Communicator:
         """
         reduction, way, source = reduction_named(op), _algorithm(algorithm), np.ascontiguousarray(array)
         target = np.empty(self._block_shape(array), array.dtype) if out is None else out
-        lent = _Lent(target)
+        lent = Lent(target)
         return self._call(
             lambda engine: engine.reduce_scatter(source, lent.memory, reduction, algorithm=way),
             target,
@@ -223,13 +197,13 @@ class Communicator:
 
     def broadcast(self, array: np.ndarray, root: int = 0, *, wait: bool = True) -> Any:
         """Copy `root`'s `array` into the others', in place; returns it."""
-        lent = _Lent(array)
+        lent = Lent(array)
         return self._call(lambda engine: engine.broadcast(lent.memory, root), array, wait, lent.copies)
 
     def all_gather(self, array: np.ndarray, *, out: np.ndarray | None = None, wait: bool = True) -> Any:
         """The arrays of all ranks, stacked by rank: shape [world_size, *array.shape], or into `out` of that size."""
         source, target = np.ascontiguousarray(array), self._stack(array) if out is None else out
-        lent = _Lent(target)
+        lent = Lent(target)
         return self._call(lambda engine: engine.all_gather(source, lent.memory), target, wait, lent.copies)
 
     def gather(self, array: np.ndarray, root: int = 0, *, wait: bool = True) -> Any:
@@ -239,7 +213,7 @@ class Communicator:
 
     def scatter(self, array: np.ndarray | None, target: np.ndarray, root: int = 0, *, wait: bool = True) -> Any:
         """Row r of `root`'s `array` (shape [world_size, *target.shape]; None elsewhere) into rank r's `target`."""
-        lent = _Lent(target)
+        lent = Lent(target)
         source = None if array is None else np.ascontiguousarray(array)
         return self._call(lambda engine: engine.scatter(source, lent.memory, root), target, wait, lent.copies)
 
@@ -257,7 +231,7 @@ class Communicator:
 
     def recv(self, array: np.ndarray, peer: int, tag: int = 0, *, wait: bool = True) -> Any:
         """Receive into `array` what rank `peer` sends under `tag`; returns it."""
-        lent = _Lent(array)
+        lent = Lent(array)
         return self._call(lambda engine: engine.receive(lent.memory, peer, tag), array, wait, lent.copies)
 
     def barrier(self, *, wait: bool = True) -> Any:
@@ -319,17 +293,3 @@ class Communicator:
                 f"array has shape {array.shape}: its first dimension must be a multiple of {self.world_size} ranks"
             )
         return (array.shape[0] // self.world_size, *array.shape[1:])
-
-
-class _Lent:
-    """Contiguous memory for `array`: its own, or a copy that is copied back afterwards."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        if not isinstance(array, np.ndarray):
-            raise ConfigurationError(f"want a NumPy array, not {type(array).__name__}")
-        self.memory = np.ascontiguousarray(array) if array.ndim else array
-        shared = np.may_share_memory(self.memory, array)
-        self.copies = () if shared else ((array, self.memory),)
-
-
-__all__ = ["Communicator", "Handle", "NetReduceError"]

@@ -24,10 +24,11 @@ from netreduce.runtime.cable import (
 )
 from netreduce.runtime.clock import Clock
 from netreduce.runtime.control_channel import BadMessageError, ControlChannel
+from netreduce.runtime.control_desk import ControlDesk
 from netreduce.runtime.poller import WRITABLE, Poller
 from netreduce.runtime.reception import Reception
-from netreduce.runtime.rendezvous import Outgoing, Rendezvous
-from netreduce.switch import RingSpec, Switch
+from netreduce.runtime.rendezvous import Outgoing
+from netreduce.switch import Switch
 from netreduce.units import PS_PER_MS, PS_PER_S
 from netreduce.wire import control
 from netreduce.wire.pcap import Direction, PcapWriter
@@ -40,12 +41,9 @@ BURSTS_PER_ROUND = 4
 """Bursts taken from one cable before the others have their turn and everything that has come of it is sent."""
 TICK_PS = 100 * PS_PER_MS
 """Interval of the housekeeping: mismatches, waiting ranks, groups that gather, silent connections."""
-WAITING_NOTICE_PS = 2 * PS_PER_S
-"""How long a message may wait for a rank before its ring is told; then once per interval."""
 OWNER_GRACE_PS = PS_PER_S // 2
 """How long the server stays without owner and cables, for workers that are just about to connect."""
 OBSERVER_PORT = -1
-WORKER_COUNTERS_MAX = 1024
 
 
 @dataclass
@@ -80,12 +78,10 @@ class SwitchServer:
         self._poller = Poller()
         connections_max = CONNECTIONS_PER_PORT_MAX * switch.port_count
         self._reception = Reception(listener, self._poller, clock, self._admit, connections_max)
-        self._rendezvous = Rendezvous(self._register_ring, switch.unregister_ring)
+        self._desk = ControlDesk(switch)
         self._ports: dict[int, _Port] = {}
         self._observers: set[ControlChannel] = set()
         self._hosts_named = 0
-        self._waiting_told_ps: dict[int, int] = {}
-        self._worker_counters: dict[str, int] = {}
         self._next_tick_ps = 0
         self._owner_is_gone = False
         for number in range(switch.port_count):
@@ -115,7 +111,8 @@ class SwitchServer:
                     self._transmit(port)
             if now_ps >= self._next_tick_ps:
                 self._next_tick_ps = now_ps + TICK_PS
-                self._tick(now_ps)
+                self._send_all(self._desk.tick(now_ps))
+                self._reception.tick(now_ps)
             if self._ports or not self._owner_is_gone:
                 wanted_ps = now_ps
             elif now_ps - wanted_ps > OWNER_GRACE_PS:
@@ -129,16 +126,6 @@ class SwitchServer:
             channel.close()
         self._reception.close()
         self._poller.close()
-
-    def _tick(self, now_ps: int) -> None:
-        for notice in self._switch.notices():
-            self._send_all(self._rendezvous.to_members(notice.ring_id, notice))
-        for waiting in self._switch.waiting(now_ps, WAITING_NOTICE_PS):
-            if now_ps - self._waiting_told_ps.get(waiting.ring_id, -WAITING_NOTICE_PS) >= WAITING_NOTICE_PS:
-                self._waiting_told_ps[waiting.ring_id] = now_ps
-                self._send_all(self._rendezvous.to_members(waiting.ring_id, waiting))
-        self._send_all(self._rendezvous.gathering_notices(now_ps / PS_PER_S))
-        self._reception.tick(now_ps)
 
     # --- cables
 
@@ -227,7 +214,7 @@ class SwitchServer:
             os.close(port.death_fd)
             port.death_fd = -1
         self._switch.detach(port.number)
-        self._send_all(self._rendezvous.lost(port.number, f"process {port.pid} is gone: {reason}"))
+        self._send_all(self._desk.lost(port.number, f"process {port.pid} is gone: {reason}"))
 
     # --- control
 
@@ -246,39 +233,16 @@ class SwitchServer:
             if mask & ~WRITABLE:
                 message = channel.receive()
                 if message is not None:
-                    self._send_all(self._answer(port, message))
+                    addresses, now_ps = (port.ip, port.mac), self._clock.now_ps()
+                    self._send_all(self._desk.answer(port.number, addresses, message, now_ps))
         except (CableClosedError, BadMessageError) as error:
             self._unplug(port, str(error))
-
-    def _answer(self, port: _Port, message: control.Message) -> Outgoing:
-        """The messages that a worker's request leads to; `BadMessageError` when a worker may not say such a thing."""
-        if isinstance(message, control.Join):
-            if (message.endpoint.ip, message.endpoint.mac) != (port.ip, port.mac):
-                raise BadMessageError(f"{port.ip} joins as {message.endpoint.ip}")
-            return self._rendezvous.join(port.number, message, self._clock.now_ps() / PS_PER_S)
-        if isinstance(message, control.Ready):
-            return self._rendezvous.ready(port.number, message)
-        if isinstance(message, control.Leave):
-            return self._rendezvous.leave(port.number, message)
-        if isinstance(message, control.Mismatch):
-            return self._rendezvous.disagree(port.number, message)
-        if isinstance(message, control.Report):
-            self._add_report(message)
-            return []
-        if isinstance(message, control.StatisticsRequest):
-            return [(port.number, self.statistics())]
-        raise BadMessageError(f"a worker may not send {type(message).__name__}")
-
-    def _add_report(self, report: control.Report) -> None:
-        for name, value in report.counters.items():
-            if name in self._worker_counters or len(self._worker_counters) < WORKER_COUNTERS_MAX:
-                self._worker_counters[name] = self._worker_counters.get(name, 0) + value
 
     def _observer_event(self, channel: ControlChannel) -> None:
         try:
             message = channel.receive()
             if isinstance(message, control.StatisticsRequest):
-                channel.send(self.statistics())
+                channel.send(self._desk.statistics(self._ports))
             elif message is not None:
                 raise BadMessageError(f"an observer may not send {type(message).__name__}")
         except (CableClosedError, BadMessageError) as error:
@@ -297,15 +261,3 @@ class SwitchServer:
                 self._poller.await_room(port.channel.fileno(), not port.channel.flush())
             except CableClosedError as error:
                 self._unplug(port, str(error))
-
-    def _register_ring(self, ring_id: int, endpoints: tuple[control.Endpoint, ...], geometry: control.Geometry) -> None:
-        self._switch.register_ring(RingSpec(ring_id, endpoints, geometry))
-
-    def statistics(self) -> control.Statistics:
-        """All counters, as operators ask for them."""
-        return control.Statistics(
-            counters=self._switch.counters(),
-            workers=dict(self._worker_counters),
-            rings={str(ring): self._switch.ring_counters(ring) for ring in self._rendezvous.ring_ids()},
-            ports={str(number): self._switch.port_counters(number) for number in self._ports},
-        )

@@ -6,7 +6,9 @@ everything is there. Processes that start together agree by a file lock on who c
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import os
 import shutil
 import sys
 import time
@@ -16,8 +18,8 @@ from pathlib import Path
 from netreduce.compiled import CACHE_DIRECTORY, JIT_DISABLED
 
 MARKER = "complete"
-DIRECTORIES_KEPT = 4
-"""Caches of so many versions of the sources stay; older ones are removed."""
+UNUSED_DAYS_MAX = 14
+"""Caches of sources that nobody has started for so long are removed."""
 
 
 def is_compiled() -> bool:
@@ -31,6 +33,7 @@ def ensure_compiled(progress: Callable[[str], None] | None = None) -> None:
     `progress` is told what happens, in sentences for the user. One process of many compiles, the others wait.
     """
     if is_compiled():
+        _note_use()
         return
     say = progress or (lambda _text: None)
     CACHE_DIRECTORY.mkdir(parents=True, exist_ok=True)
@@ -55,13 +58,19 @@ def main() -> None:
     ensure_compiled(lambda text: print(f"netreduce: {text}", file=sys.stderr, flush=True))
 
 
+def _note_use() -> None:
+    """Keep the cache from being pruned."""
+    with contextlib.suppress(OSError):  # nothing to keep with plain Python, or not ours to write
+        os.utime(CACHE_DIRECTORY)
+
+
 def _prune(root: Path) -> None:
-    """Remove the caches of older sources, but for the newest few."""
-    caches = [path for path in root.iterdir() if path.is_dir() and len(path.name) == len(CACHE_DIRECTORY.name)]
-    caches.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in caches[DIRECTORIES_KEPT:]:
-        shutil.rmtree(path, ignore_errors=True)
-        path.with_suffix(".lock").unlink(missing_ok=True)
+    """Remove caches that have not been used for long: of sources that have changed since."""
+    oldest = time.time() - UNUSED_DAYS_MAX * 24 * 3600
+    for path in root.iterdir():
+        if path.is_dir() and len(path.name) == len(CACHE_DIRECTORY.name) and path.stat().st_mtime < oldest:
+            shutil.rmtree(path, ignore_errors=True)
+            path.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def _compile() -> None:

@@ -18,6 +18,11 @@ RANKS_MAX = 64
 
 Qpn = Annotated[int, Meta(ge=0, lt=1 << 24)]
 Psn = Annotated[int, Meta(ge=0, lt=1 << 24)]
+COUNT_MAX = (1 << 63) - 1
+"""Largest count that a message carries."""
+Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
+Address = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
+RemoteKey = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Rank = Annotated[int, Meta(ge=0, lt=RANKS_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 
@@ -46,8 +51,8 @@ class Endpoint(Struct, frozen=True):
     first_psn: Psn  # PSN of the first packet to the successor
     peer_qpns: tuple[Qpn, ...] = ()  # one queue pair per peer rank for point-to-point traffic; own entry 0
     peer_psns: tuple[Psn, ...] = ()
-    fifo_addresses: tuple[int, ...] = ()  # per peer rank: where that peer writes its clear-to-send slots
-    fifo_rkeys: tuple[int, ...] = ()
+    fifo_addresses: tuple[Address, ...] = ()  # per peer rank: where that peer writes its clear-to-send slots
+    fifo_rkeys: tuple[RemoteKey, ...] = ()
 
 
 class Attach(Struct, tag=True):
@@ -137,7 +142,7 @@ class Closed(Struct, tag=True):
 class Report(Struct, tag=True):
     """Counters of a worker's NIC and engines, sent before it unplugs, for the run's summary."""
 
-    counters: Annotated[dict[Name, int], Meta(max_length=256)]
+    counters: Annotated[dict[Name, Count], Meta(max_length=256)]
 
 
 class Refused(Struct, tag=True):

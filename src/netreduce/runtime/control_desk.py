@@ -1,0 +1,88 @@
+"""The switch's control plane without its sockets: what a worker's request leads to, and what workers must be told.
+
+Groups and rings are kept by `Rendezvous`; this adds what needs the switch itself: registration, the messages that wait,
+the disagreements, and the counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from netreduce.runtime.control_channel import BadMessageError
+from netreduce.runtime.rendezvous import Outgoing, Rendezvous
+from netreduce.switch import RingSpec, Switch
+from netreduce.units import PS_PER_S
+from netreduce.wire import control
+from netreduce.wire.control import COUNT_MAX
+
+WAITING_NOTICE_PS = 2 * PS_PER_S
+"""How long a message may wait for a rank before its ring is told; then once per interval."""
+WORKER_COUNTERS_MAX = 1024
+"""Names of counters that are kept from the reports of workers."""
+
+
+class ControlDesk:
+    """Answers for `switch`. Messages to send are returned with the port that each goes to."""
+
+    def __init__(self, switch: Switch) -> None:
+        self._switch = switch
+        self._rendezvous = Rendezvous(self._register_ring, self._unregister_ring)
+        self._waiting_told_ps: dict[int, int] = {}  # by ring id
+        self._worker_counters: dict[str, int] = {}
+
+    def _register_ring(self, ring_id: int, endpoints: tuple[control.Endpoint, ...], geometry: control.Geometry) -> None:
+        self._switch.register_ring(RingSpec(ring_id, endpoints, geometry))
+
+    def _unregister_ring(self, ring_id: int) -> None:
+        self._switch.unregister_ring(ring_id)
+        self._waiting_told_ps.pop(ring_id, None)
+
+    def answer(self, port: int, addresses: tuple[str, str], message: control.Message, now_ps: int) -> Outgoing:
+        """What the request of the worker at `port`, whose IP and MAC are `addresses`, leads to.
+
+        Raises `BadMessageError` when a worker may not say such a thing.
+        """
+        if isinstance(message, control.Join):
+            if (message.endpoint.ip, message.endpoint.mac) != addresses:
+                raise BadMessageError(f"{addresses[0]} joins as {message.endpoint.ip}")
+            return self._rendezvous.join(port, message, now_ps / PS_PER_S)
+        if isinstance(message, control.Ready):
+            return self._rendezvous.ready(port, message)
+        if isinstance(message, control.Leave):
+            return self._rendezvous.leave(port, message)
+        if isinstance(message, control.Report):
+            self._add_report(message)
+            return []
+        if isinstance(message, control.StatisticsRequest):
+            return [(port, self.statistics())]
+        raise BadMessageError(f"a worker may not send {type(message).__name__}")
+
+    def _add_report(self, report: control.Report) -> None:
+        for name, value in report.counters.items():
+            if name in self._worker_counters or len(self._worker_counters) < WORKER_COUNTERS_MAX:
+                self._worker_counters[name] = min(self._worker_counters.get(name, 0) + value, COUNT_MAX)
+
+    def lost(self, port: int, reason: str) -> Outgoing:
+        """The worker at `port` is gone; those who still need it are told."""
+        return self._rendezvous.lost(port, reason)
+
+    def tick(self, now_ps: int) -> Outgoing:
+        """Disagreements at once, and once per interval who waits for whom."""
+        outgoing: Outgoing = []
+        for notice in self._switch.notices():
+            outgoing += self._rendezvous.to_members(notice.ring_id, notice)
+        for waiting in self._switch.waiting(now_ps, WAITING_NOTICE_PS):
+            told_ps = self._waiting_told_ps.get(waiting.ring_id)
+            if told_ps is None or now_ps - told_ps >= WAITING_NOTICE_PS:
+                self._waiting_told_ps[waiting.ring_id] = now_ps
+                outgoing += self._rendezvous.to_members(waiting.ring_id, waiting)
+        return outgoing + self._rendezvous.gathering_notices(now_ps / PS_PER_S)
+
+    def statistics(self, ports: Iterable[int] = ()) -> control.Statistics:
+        """All counters, as operators ask for them; of single ports only those of `ports`."""
+        return control.Statistics(
+            counters=self._switch.counters(),
+            workers=dict(self._worker_counters),
+            rings={str(ring): self._switch.ring_counters(ring) for ring in self._rendezvous.ring_ids()},
+            ports={str(number): self._switch.port_counters(number) for number in ports},
+        )
