@@ -16,6 +16,7 @@ from netreduce.errors import UnsupportedError
 LENGTHS = (0, 1, 7, 1009, 2048)
 """Nothing, one, fewer than some worlds divide, a prime of several messages, and a round number."""
 both = pytest.mark.parametrize("algorithm", [Algorithm.NETREDUCE, Algorithm.RING])
+every = pytest.mark.parametrize("algorithm", [way for way in Algorithm if way != Algorithm.AUTO])
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 5], ids=lambda size: f"ranks{size}")
@@ -42,7 +43,7 @@ def integers(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.integers(-1000, 1000, shape).astype(np.float32)
 
 
-@both
+@every
 @pytest.mark.parametrize("count", LENGTHS)
 def test_all_reduce_in_place(cluster: Cluster, rng: np.random.Generator, count: int, algorithm: Algorithm) -> None:
     data = integers(rng, len(cluster.engines), count)
@@ -52,7 +53,7 @@ def test_all_reduce_in_place(cluster: Cluster, rng: np.random.Generator, count: 
         assert np.array_equal(row, expected)
 
 
-@both
+@every
 @pytest.mark.parametrize("count", LENGTHS)
 def test_all_reduce_out_of_place_spares_the_input(
     cluster: Cluster, rng: np.random.Generator, count: int, algorithm: Algorithm

@@ -1,11 +1,11 @@
-"""Trees, halving and doubling, and the schedules for machines, proven with digits."""
+"""Trees, halving and doubling, the naive way, and the schedules for machines, proven with digits."""
 
 from __future__ import annotations
 
 import pytest
 from tests.collectives.symbolic import World, ones
 
-from netreduce.collectives import halving, hierarchical, tree
+from netreduce.collectives import central, halving, hierarchical, tree
 from netreduce.collectives.schedule import INPUT, OUTPUT, STAGING, Span
 
 worlds = pytest.mark.parametrize("world_size", range(1, 18))
@@ -83,6 +83,21 @@ def test_halving_and_doubling_sends_as_little_as_a_ring(world_size):
         True,
     )
     assert {rank.sent for rank in world.ranks} == {2 * (world_size - 1)}
+
+
+@worlds
+@pytest.mark.parametrize("in_place", [True, False])
+def test_the_naive_way_adds_every_rank_once_and_its_host_sends_everything(world_size, in_place):
+    for count in (0, 1, 19):
+        world = prove(
+            world_size,
+            count,
+            lambda rank, s, t, scratch: central.all_reduce(rank, world_size, s, t, scratch),
+            (world_size - 1) * count,
+            in_place,
+        )
+        if world_size > 1:
+            assert [rank.sent for rank in world.ranks] == [(world_size - 1) * count] + [count] * (world_size - 1)
 
 
 @machines

@@ -23,11 +23,14 @@ class Collective(str, Enum):
 
 
 class Algorithm(str, Enum):
-    """How reductions are carried out."""
+    """How reductions are carried out: by the switch, or between hosts, of which central is the naive way."""
 
     AUTO = "auto"
     NETREDUCE = "netreduce"
     RING = "ring"
+    TREE = "tree"
+    HALVING = "halving"
+    CENTRAL = "central"
 
 
 class Op(str, Enum):
@@ -51,7 +54,7 @@ def bench(
     dtype: Annotated[str, typer.Option(help="Element type, such as float32, bfloat16, int64.")] = "float32",
     op: Annotated[Op, typer.Option(help="Reduction.")] = Op.SUM,
     root: Annotated[int, typer.Option(min=0, max=RANKS_MAX - 1, help="Root of a broadcast.")] = 0,
-    algorithm: Annotated[Algorithm, typer.Option(help="Through the switch, or round the ring.")] = Algorithm.AUTO,
+    algorithm: Annotated[Algorithm, typer.Option(help="Through the switch, or how else.")] = Algorithm.AUTO,
     check: Annotated[bool, typer.Option(help="Check every element of a result at each size.")] = True,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the results there, too.")] = None,
     pcap: Annotated[Path | None, typer.Option(help="Record what crosses the switch in this file.")] = None,

@@ -18,6 +18,7 @@ from netreduce.collectives.reductions import DTYPES, plan_reduction
 from netreduce.runtime.communicator import Communicator, reduction_named
 
 REDUCING = ("all_reduce", "reduce_scatter")
+IN_NETWORK = ("auto", "netreduce")
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -63,7 +64,7 @@ class Bencher:
 
     def _is_in_network(self) -> bool:
         settings, size = self.settings, self.world.world_size
-        if settings.collective not in REDUCING or settings.algorithm == "ring" or size == 1:
+        if settings.collective not in REDUCING or settings.algorithm not in IN_NETWORK or size == 1:
             return False
         return plan_reduction(self.dtype, reduction_named(settings.op), size).switch is not None
 

@@ -1,4 +1,4 @@
-"""Which schedules a collective runs: through the switch or round the ring, in how many lanes and slices.
+"""Which schedules a collective runs: through the switch or between hosts, in how many channels and slices.
 
 Whatever is chosen here follows from the call's arguments alone, so that all ranks choose the same.
 """
@@ -6,12 +6,15 @@ Whatever is chosen here follows from the call's arguments alone, so that all ran
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
 
-from netreduce.collectives import ring
-from netreduce.collectives.schedule import STAGING, Schedule, Span
+from netreduce.collectives import central, halving, ring, tree
+from netreduce.collectives.crossover import CostModel, tree_slices
+from netreduce.collectives.schedule import STAGING, Schedule, Span, in_order
+from netreduce.errors import ConfigurationError
 from netreduce.units import KIB, MIB
 
 LANES_MAX = 2
@@ -25,11 +28,43 @@ PARTIAL = "partial"
 
 
 class Algorithm(str, Enum):
-    """How reductions are carried out; `AUTO` takes the network's where the switch can do it, and else the ring."""
+    """How reductions are carried out. All but the first two are between hosts.
+
+    `AUTO` takes the network's where the switch can do it, and else what `CostModel` finds fastest. `TREE`, `HALVING`
+    and `CENTRAL` are ways of an all-reduce; other reductions go round the ring then.
+    """
 
     AUTO = "auto"
     NETREDUCE = "netreduce"
     RING = "ring"
+    TREE = "tree"
+    HALVING = "halving"
+    CENTRAL = "central"
+
+
+CHANNELS_MAX = 16
+"""Rings of one collective: each has a tag of its own, of `engine.LANE_TAGS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How a group's collectives between hosts are cut. All its ranks need the same.
+
+    `channels` are the rings that share an all-reduce round the ring: each is the ranks in its own order. None: up to
+    `LANES_MAX` in rank order, as the length is worth it. Rings of equal order keep one sender per port of the switch;
+    others collide there.
+    """
+
+    channels: tuple[tuple[int, ...], ...] = ()
+    costs: CostModel = field(default_factory=CostModel)
+
+    def check(self, world_size: int) -> None:
+        """`ConfigurationError` unless this fits a group of `world_size`."""
+        if len(self.channels) > CHANNELS_MAX:
+            raise ConfigurationError(f"{len(self.channels)} channels, at most {CHANNELS_MAX} are allowed")
+        for order in self.channels:
+            if sorted(order) != list(range(world_size)):
+                raise ConfigurationError(f"channel {order} is not an order of ranks 0 to {world_size - 1}")
 
 
 def _lane_count(length_bytes: int) -> int:
@@ -40,24 +75,44 @@ def _slice_count(length_bytes: int, slice_bytes: int = SLICE_BYTES) -> int:
     return max(1, -(-length_bytes // slice_bytes))
 
 
-class RingPlan:
-    """Schedules of one collective round the ring, and the scratch they need: elements of `dtype` by buffer name."""
+class HostPlan:
+    """Schedules of one collective between hosts, and the scratch they need: elements of `dtype` by buffer name."""
 
-    def __init__(self, rank: int, world_size: int, dtype: np.dtype) -> None:
+    def __init__(self, rank: int, world_size: int, dtype: np.dtype, tuning: Tuning) -> None:
         self.rank = rank
         self.world_size = world_size
         self.dtype = dtype
+        self.tuning = tuning
         self.scratch: dict[str, int] = {}
 
-    def all_reduce(self, source: Span, target: Span) -> tuple[Schedule, ...]:
-        """See `ring.all_reduce`."""
+    def all_reduce(self, source: Span, target: Span, algorithm: Algorithm) -> tuple[Schedule, ...]:
+        """All of `source` into everybody's `target`, by one of the algorithms between hosts, or by the fastest."""
+        length_bytes = source.count * self.dtype.itemsize
+        if algorithm not in (Algorithm.RING, Algorithm.TREE, Algorithm.HALVING, Algorithm.CENTRAL):
+            algorithm = Algorithm(self.tuning.costs.fastest(self.world_size, length_bytes))
+        rank, world_size = self.rank, self.world_size
+        if algorithm == Algorithm.TREE:
+            slices = tree_slices(length_bytes)
+            staging = self._scratch(tree.staging_count(source.count, slices))
+            return (tree.all_reduce(rank, world_size, source, target, staging, slices=slices),)
+        if algorithm == Algorithm.HALVING:
+            return (halving.all_reduce(rank, world_size, source, target, self._scratch(source.count)),)
+        if algorithm == Algorithm.CENTRAL:
+            staging = self._scratch((world_size - 1) * source.count if rank == 0 else 0)
+            return (central.all_reduce(rank, world_size, source, target, staging),)
+        return self._ring_all_reduce(source, target)
+
+    def _ring_all_reduce(self, source: Span, target: Span) -> tuple[Schedule, ...]:
         chunk_bytes = -(-source.count // self.world_size) * self.dtype.itemsize
-        lanes = _lane_count(chunk_bytes)
+        orders = self.tuning.channels or _lane_count(chunk_bytes) * (tuple(range(self.world_size)),)
+        lanes = len(orders)
         slices = _slice_count(chunk_bytes // lanes)
         stagings = self._staging(lanes, 1, -(-source.count // self.world_size), slices)
         return tuple(
-            ring.all_reduce(self.rank, self.world_size, given, taken, staging, slices=slices)
-            for given, taken, staging in zip(source.parts(lanes), target.parts(lanes), stagings, strict=True)
+            in_order(order, ring.all_reduce(order.index(self.rank), len(order), given, taken, staging, slices=slices))
+            for order, given, taken, staging in zip(
+                orders, source.parts(lanes), target.parts(lanes), stagings, strict=True
+            )
         )
 
     def reduce(self, source: Span, target: Span, root: int) -> tuple[Schedule, ...]:
@@ -117,8 +172,11 @@ class RingPlan:
             ring.broadcast(self.rank, self.world_size, data.part(lanes, i), root, slices=slices) for i in range(lanes)
         )
 
+    def _scratch(self, count: int) -> Span:
+        self.scratch[STAGING] = count
+        return Span(STAGING, 0, count)
+
     def _staging(self, lanes: int, slices_held: int, count: int, slices: int) -> tuple[Span, ...]:
         """Staging for `slices_held` slices in each lane, for `count` elements cut into `lanes` and `slices`."""
         longest = slices_held * (-(-count // (lanes * slices)) + 1)
-        self.scratch[STAGING] = lanes * longest
-        return Span(STAGING, 0, lanes * longest).parts(lanes)
+        return self._scratch(lanes * longest).parts(lanes)

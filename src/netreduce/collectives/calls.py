@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from netreduce.collectives import innetwork, ring
-from netreduce.collectives.algorithms import Algorithm, RingPlan
+from netreduce.collectives.algorithms import Algorithm, HostPlan, Tuning
 from netreduce.collectives.arrays import blocks, flat
 from netreduce.collectives.fingerprint import Kind
 from netreduce.collectives.memory import Memory
@@ -40,18 +40,20 @@ class Call:
     at_end: Callable[[], None] | None = None  # what the host does with the result
     ring_bytes: float = 0.0  # what this rank would send if an in-network call went round a ring
 
-    def add_scratch(self, rings: RingPlan) -> None:
-        """Allocate what a ring's schedules need."""
-        self.memory.update({name: Memory(np.empty(count, rings.dtype)) for name, count in rings.scratch.items()})
+    def add_scratch(self, hosts: HostPlan) -> None:
+        """Allocate what schedules between hosts need."""
+        self.memory.update({name: Memory(np.empty(count, hosts.dtype)) for name, count in hosts.scratch.items()})
 
 
 class Caller:
     """Plans the calls of one rank. `algorithm` is the group's; a call may ask for another one."""
 
-    def __init__(self, rank: int, world_size: int, algorithm: Algorithm) -> None:
+    def __init__(self, rank: int, world_size: int, algorithm: Algorithm, tuning: Tuning) -> None:
+        tuning.check(world_size)
         self.rank = rank
         self.world_size = world_size
         self.algorithm = algorithm
+        self.tuning = tuning
 
     def all_reduce(self, array: np.ndarray, op: int, out: np.ndarray | None, algorithm: Algorithm | None) -> Call:
         plan = plan_reduction(array.dtype, Reduction(op), self.world_size)
@@ -61,9 +63,9 @@ class Caller:
             call.schedules = (innetwork.all_reduce(self.world_size, source, target),)
             call.ring_bytes = 2 * (self.world_size - 1) / self.world_size * array.nbytes
             return call
-        rings = RingPlan(self.rank, self.world_size, plan.element)
-        call.schedules = rings.all_reduce(source, target)
-        call.add_scratch(rings)
+        hosts = self._hosts(plan.element)
+        call.schedules = hosts.all_reduce(source, target, self._asked(algorithm))
+        call.add_scratch(hosts)
         call.at_end = partial(divide, plan, memory[target.buffer].array)
         return call
 
@@ -79,9 +81,9 @@ class Caller:
             call.schedules = (innetwork.reduce(self.rank, self.world_size, source, target, root),)
             call.ring_bytes = 0 if at_root else array.nbytes
             return call
-        rings = RingPlan(self.rank, self.world_size, plan.element)
-        call.schedules = rings.reduce(source, target, root)
-        call.add_scratch(rings)
+        hosts = self._hosts(plan.element)
+        call.schedules = hosts.reduce(source, target, root)
+        call.add_scratch(hosts)
         call.at_end = partial(divide, plan, memory[target.buffer].array) if at_root else None
         return call
 
@@ -97,9 +99,9 @@ class Caller:
             others = sum(span.count for rank, span in enumerate(spans) if rank != self.rank)
             call.ring_bytes = others * plan.element.itemsize
             return call
-        rings = RingPlan(self.rank, self.world_size, plan.element)
-        call.schedules = rings.reduce_scatter(spans, result)
-        call.add_scratch(rings)
+        hosts = self._hosts(plan.element)
+        call.schedules = hosts.reduce_scatter(spans, result)
+        call.add_scratch(hosts)
         call.at_end = partial(divide, plan, memory[OUTPUT].array)
         return call
 
@@ -113,9 +115,9 @@ class Caller:
         if self._in_network(call, algorithm):
             call.schedules = (innetwork.barrier(self.world_size, span),)
         else:
-            rings = RingPlan(self.rank, self.world_size, plan.element)
-            call.schedules = rings.all_reduce(span, span)
-            call.add_scratch(rings)
+            hosts = self._hosts(plan.element)
+            call.schedules = hosts.all_reduce(span, span, self._asked(algorithm))
+            call.add_scratch(hosts)
         call.at_end = partial(self._check_token, token)
         return call
 
@@ -124,7 +126,7 @@ class Caller:
         dtype = check_dtype(array.dtype)
         memory = {INPUT: flat(array, dtype, dtype, written=self.rank != root)}
         call = Call(Kind.BROADCAST, dtype, memory, root=root)
-        call.schedules = self._rings(dtype).broadcast(memory[INPUT].whole(INPUT), root)
+        call.schedules = self._hosts(dtype).broadcast(memory[INPUT].whole(INPUT), root)
         return call
 
     def all_gather(self, source: np.ndarray, targets: Arrays) -> Call:
@@ -134,7 +136,7 @@ class Caller:
         given = memory[INPUT].whole(INPUT)
         _check_equal(spans[self.rank], given, "source")
         call = Call(Kind.ALL_GATHER, dtype, memory)
-        call.schedules = self._rings(dtype).all_gather(given, spans)
+        call.schedules = self._hosts(dtype).all_gather(given, spans)
         return call
 
     def gather(self, source: np.ndarray, targets: Arrays | None, root: int) -> Call:
@@ -178,8 +180,11 @@ class Caller:
         steps: Round = (step(peer, memory[INPUT].whole(INPUT)),)
         return Call(Kind.POINT_TO_POINT, dtype, memory, (iter((steps,)),))
 
-    def _rings(self, dtype: np.dtype) -> RingPlan:
-        return RingPlan(self.rank, self.world_size, dtype)
+    def _hosts(self, dtype: np.dtype) -> HostPlan:
+        return HostPlan(self.rank, self.world_size, dtype, self.tuning)
+
+    def _asked(self, algorithm: Algorithm | None) -> Algorithm:
+        return self.algorithm if algorithm is None else algorithm
 
     def _in_and_out(
         self, array: np.ndarray, out: np.ndarray | None, plan: ReductionPlan, *, written: bool
@@ -205,14 +210,15 @@ class Caller:
 
     def _in_network(self, call: Call, algorithm: Algorithm | None) -> bool:
         """Decide about a reduction, and note it in the call."""
-        asked = self.algorithm if algorithm is None else algorithm
+        asked = self._asked(algorithm)
         assert call.plan is not None
         assert call.op is not None
         if asked == Algorithm.NETREDUCE and call.plan.switch is None:
             raise UnsupportedError(
                 f"the switch cannot do {call.op.name} of {call.dtype.name}: use the algorithm auto or ring"
             )
-        call.aggregates = call.plan.switch is not None and asked != Algorithm.RING and self.world_size > 1
+        wanted = asked in (Algorithm.AUTO, Algorithm.NETREDUCE)
+        call.aggregates = call.plan.switch is not None and wanted and self.world_size > 1
         return call.aggregates
 
     def _check_rank(self, rank: int, name: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from netreduce.collectives.algorithms import Algorithm
+from netreduce.collectives.algorithms import CHANNELS_MAX, Algorithm, Tuning
 from netreduce.collectives.calls import Arrays, Call, Caller
 from netreduce.collectives.executor import Executor
 from netreduce.collectives.fingerprint import Kind, fingerprint
@@ -26,7 +26,7 @@ from netreduce.errors import ConfigurationError, NetReduceError
 from netreduce.nic.verbs import Context
 from netreduce.wire.control import Endpoint, Geometry
 
-LANE_TAGS = 16
+LANE_TAGS = CHANNELS_MAX
 """Tags of one collective: its lanes'."""
 SEQUENCE_MASK = COLLECTIVE_TAG // LANE_TAGS - 1
 
@@ -51,6 +51,7 @@ class Engine:
 
     First `endpoint` tells the others and the switch how to reach it, then `connect`, and when all ranks have done that,
     collectives may be called. Arrays are C-contiguous and belong to the engine until their operation is done.
+    `algorithm` and `tuning` are for calls that do not ask for another algorithm.
     `seed` decides about first PSNs; `ack_timeout` is the verbs attribute `timeout`.
     """
 
@@ -62,6 +63,7 @@ class Engine:
         geometry: Geometry,
         *,
         algorithm: Algorithm = Algorithm.AUTO,
+        tuning: Tuning = Tuning(),  # noqa: B008 (immutable)
         seed: int = 0,
         ack_timeout: int = ACK_TIMEOUT,
     ) -> None:
@@ -70,7 +72,7 @@ class Engine:
         self.error: BaseException | None = None
         self._links = Links(context, rank, world_size, geometry, seed, ack_timeout)
         self._executor = Executor(self._links.pd, self._links.peers, self._links.path)
-        self._caller = Caller(rank, world_size, algorithm)
+        self._caller = Caller(rank, world_size, algorithm, tuning)
         self._sequence = itertools.count()
         self._statistics = Statistics()
         self._connected = False

@@ -8,8 +8,8 @@ who was added.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 INPUT = "input"
@@ -103,3 +103,11 @@ def exchange(send_to: int, sent: Span, receive_from: int, received: Span) -> Rou
     if sent.count:
         steps.append(Send(send_to, sent))
     return tuple(steps)
+
+
+def in_order(order: Sequence[int], schedule: Schedule) -> Schedule:
+    """`schedule` was made for places in a ring; `order[place]` is the rank there. The same schedule for the ranks."""
+    for steps in schedule:
+        yield tuple(
+            replace(step, peer=order[step.peer]) if isinstance(step, Send | Receive) else step for step in steps
+        )

@@ -143,9 +143,9 @@ class Communicator:
     ) -> Any:
         """Combine `array` (any shape) of all ranks element by element, in place or into `out`; returns where.
 
-        `op` is sum, product, min, max, avg, and, or, xor. `algorithm` is netreduce (through the switch), ring (between
-        the hosts), or auto: through the switch if it can do it. Raises `UnsupportedError` for a dtype or operation that
-        is not supported, naming those that are.
+        `op` is sum, product, min, max, avg, and, or, xor. `algorithm` is netreduce (through the switch), ring, tree,
+        halving or central (between the hosts), or auto: through the switch if it can do it, or else the fastest by
+        model. Raises `UnsupportedError` for a dtype or operation that is not supported, naming those that are.
         """
         reduction, way, lent = reduction_named(op), _algorithm(algorithm), Lent(array)
         if out is None:
