@@ -141,6 +141,34 @@ def test_a_failing_worker_shows_its_own_error_last_and_gives_its_exit_code():
     assert "worker 2" in err.splitlines()[-1]
 
 
+def test_a_rank_that_ends_without_closing_does_not_disturb_those_who_still_work():
+    code, out, err = run("""
+    world.all_reduce(np.ones(10))
+    if rank:
+        time.sleep(0.5)
+        import gc; gc.collect()
+        print("still here", flush=True)
+    """)
+    assert code == 0, err
+    assert out.count("still here") == 2
+
+
+def test_an_exception_in_one_rank_is_news_at_once_to_the_others():
+    code, _, err = run("""
+    if rank == 1:
+        raise ValueError("my own fault")
+    try:
+        start = time.monotonic()
+        world.all_reduce(np.ones(10))
+    except PeerLostError as error:
+        print(time.monotonic() - start < 2, error, file=sys.stderr, flush=True)
+        time.sleep(5)
+    """)
+    assert code == 1
+    assert "ValueError: my own fault" in err.splitlines()[-2]
+    assert "False" not in err
+
+
 def test_interrupting_the_launcher_ends_everything():
     process = start("print('here', flush=True); time.sleep(60)")
     for _ in range(3):

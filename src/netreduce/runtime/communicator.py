@@ -268,21 +268,24 @@ class Communicator:
         answer = self._worker.statistics()
         return {"engine": totals, "nic": dict(answer.workers), "switch": dict(answer.counters)}
 
-    def close(self) -> None:
-        """Leave the group; the first communicator of a process also unplugs from the switch. Again does no harm."""
+    def close(self, *, in_good_order: bool = True) -> None:
+        """Leave the group, and if `connect` made this communicator, unplug from the switch. Again does no harm.
+
+        Not `in_good_order`, after a failure, the other ranks hear at once that this one is lost.
+        """
         if self._worker is None or isinstance(self._member, Solo):
             return
         worker, self._worker = self._worker, None
         if self._owns_worker:
-            worker.close()
+            worker.close(in_good_order=in_good_order)
         else:
             worker.leave(self._member)
 
     def __enter__(self) -> Communicator:
         return self
 
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
+    def __exit__(self, exception_type: type[BaseException] | None, *_exception: object) -> None:
+        self.close(in_good_order=exception_type is None)
 
     def _stack(self, array: np.ndarray) -> np.ndarray:
         return np.empty((self.world_size, *array.shape), array.dtype)

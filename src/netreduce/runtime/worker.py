@@ -6,11 +6,13 @@ When nothing moves it sleeps in `poll` until a burst, a control message, a comma
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
 import secrets
 import select
+import sys
 import threading
 import time
 from collections import deque
@@ -70,6 +72,7 @@ class Worker:
         self._next_tick_ps = 0
         self._thread = threading.Thread(target=self._run, name="netreduce-progress", daemon=True)
         self._thread.start()
+        atexit.register(self._close_at_exit)
 
     # --- called by any thread
 
@@ -118,10 +121,24 @@ class Worker:
             member.closed.result(LINGER_S)
         self.submit(lambda: self._forget(member))
 
-    def close(self) -> None:
-        """Leave all groups, stay a moment for the others, unplug."""
+    def close(self, *, in_good_order: bool = True) -> None:
+        """Leave all groups, stay a moment for the others, unplug. Happens at the interpreter's exit at the latest.
+
+        Not `in_good_order`, after a failure: unplug at once, and the others hear that this rank is lost.
+        """
         if self._stopping or os.getpid() != self._pid:
             return  # closed already, or a forked copy, whose progress thread does not exist
+        atexit.unregister(self._close_at_exit)
+        if in_good_order:
+            self._leave_all()
+        self.submit(self._stop)
+        self._thread.join()
+        os.close(self._wake)
+
+    def _close_at_exit(self) -> None:
+        self.close(in_good_order=getattr(sys, "last_value", None) is None)  # else an exception ends the program
+
+    def _leave_all(self) -> None:
         members = list(self._members)
         for member in members:
             self.submit(member.leave)
@@ -129,15 +146,12 @@ class Worker:
         for member in members:
             with contextlib.suppress(FutureTimeoutError):
                 member.closed.result(max(0.0, deadline - time.monotonic()))
-        self.submit(self._stop)
-        self._thread.join()
-        os.close(self._wake)
 
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
+    def __exit__(self, exception_type: type[BaseException] | None, *_exception: object) -> None:
+        self.close(in_good_order=exception_type is None)
 
     # --- the progress thread
 
