@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from netreduce.compiled import compiled, copy_bytes
+from netreduce.compiled import compiled, copy_bytes, inlined
 from netreduce.switch.answers import note_arrival, owe_wait
 from netreduce.switch.lookup import find_entry
 from netreduce.switch.messages import ACCEPTED, open_message
@@ -28,7 +28,7 @@ from netreduce.wire.opcodes import Role
 from netreduce.wire.psn import PSN_MASK, psn_distance
 
 
-@compiled
+@inlined
 def _place_fits(ring: np.record, message: np.record, packet: np.record, slot: int) -> bool:
     """Whether opcode and payload length are those of packet `slot` of the message."""
     is_start = packet.roles & Role.START.value != 0
@@ -41,13 +41,20 @@ def _place_fits(ring: np.record, message: np.record, packet: np.record, slot: in
 
 
 @compiled
-def _store(tables: SwitchTables, held: np.record, buffer_at: int, frame: np.ndarray, slot: int, is_first: bool) -> None:
+def _store(
+    buffers: np.ndarray,
+    buffer_at: int,
+    held: np.record,
+    frame: np.ndarray,
+    packet: np.record,
+    slot: int,
+    is_first: bool,
+) -> None:
     """Hold the first copy of a rank's packet, its payload at `HEADER_ROOM`; of a later copy the headers alone.
 
     The newest headers count, because a retransmission may ask for an ACK, or carry ECN marks; but not its INA header.
     The UDP checksum is blanked, as RoCEv2 allows: it covers the payload, which will be replaced.
     """
-    packet = tables.packet[0]
     size = packet.payload_at
     header_bytes = size + (INA_BYTES if slot == 0 else 0)
     if is_first:
@@ -58,12 +65,12 @@ def _store(tables: SwitchTables, held: np.record, buffer_at: int, frame: np.ndar
     elif header_bytes != held.header_bytes:
         return
     start = buffer_at + HEADER_ROOM - header_bytes
-    copy_bytes(tables.buffers, start, frame, 0, size)
-    tables.buffers[start + packet.udp_at + 6] = 0
-    tables.buffers[start + packet.udp_at + 7] = 0
+    copy_bytes(buffers, start, frame, 0, size)
+    buffers[start + packet.udp_at + 6] = 0
+    buffers[start + packet.udp_at + 7] = 0
 
 
-@compiled
+@inlined
 def _has_left(ring: np.record, message: np.record, slot: int) -> bool:
     """Whether the sum of a complete slot was sent: with `hold` it may still wait for an earlier one."""
     if ring.hold == 0 or message.message < ring.next_message:
@@ -71,13 +78,13 @@ def _has_left(ring: np.record, message: np.record, slot: int) -> bool:
     return message.message == ring.next_message and slot < ring.next_slot
 
 
-@compiled
+@inlined
 def _may_leave(ring: np.record, message: np.record, slot: int) -> bool:
     """Whether a slot that has just become complete may be sent now."""
     return ring.hold == 0 or (message.message == ring.next_message and slot == ring.next_slot)
 
 
-@compiled
+@inlined
 def _take_copy(tables: SwitchTables, connection: np.record, frame: np.ndarray, now_ps: int) -> int:
     """Hold a copy that fits its place, the slot in `state`, and give the verdict."""
     packet, state = tables.packet[0], tables.state[0]
@@ -86,7 +93,7 @@ def _take_copy(tables: SwitchTables, connection: np.record, frame: np.ndarray, n
     row = tables.slots[ring.first_slot + copy // ring.rank_count]
     is_first = row.bitmap & connection.rank_bit == 0
     buffer_at = ring.first_buffer + copy * ring.buffer_bytes
-    _store(tables, tables.held[ring.first_copy + copy], buffer_at, frame, slot, is_first)
+    _store(tables.buffers, buffer_at, tables.held[ring.first_copy + copy], frame, packet, slot, is_first)
     if not is_first:
         if row.arrived == ring.rank_count and _has_left(ring, message, slot):
             ring.replays += 1
@@ -108,7 +115,7 @@ def _take_copy(tables: SwitchTables, connection: np.record, frame: np.ndarray, n
     return COMPLETE if _may_leave(ring, message, slot) else KEPT
 
 
-@compiled
+@inlined
 def _find_slot(tables: SwitchTables, connection_index: int, frame: np.ndarray, now_ps: int) -> int:
     """Resolve the packet to its place, named in `state`; `KEPT`, or another verdict if it has none."""
     packet, state = tables.packet[0], tables.state[0]
@@ -121,7 +128,7 @@ def _find_slot(tables: SwitchTables, connection_index: int, frame: np.ndarray, n
         refusal = open_message(tables, connection_index, frame, now_ps)
         if refusal != ACCEPTED:
             return refusal
-    at = find_entry(tables, connection_index, packet.psn)
+    at = find_entry(tables.entries, ring, connection, packet.psn)
     number = tables.entries[at].message if at >= 0 else NOBODY
     state.message = ring.first_message + number % ring.message_count
     message = tables.messages[state.message]
@@ -137,7 +144,7 @@ def _find_slot(tables: SwitchTables, connection_index: int, frame: np.ndarray, n
     return KEPT if _place_fits(ring, message, packet, slot) else DropReason.BAD_PACKET_LENGTH.value
 
 
-@compiled
+@inlined
 def judge_data(tables: SwitchTables, port: int, connection_index: int, frame: np.ndarray, now_ps: int) -> int:
     """The verdict on a data packet of a ring's connection, parsed into ``tables.packet``, that came in at `port`."""
     packet, state = tables.packet[0], tables.state[0]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from netreduce.compiled import compiled, copy_bytes
+from netreduce.compiled import compiled, copy_bytes, inlined
 from netreduce.switch.forwarding import count_drop
 from netreduce.switch.tables import SwitchTables
 from netreduce.trace.events import DropReason, Event, emit
@@ -31,7 +31,7 @@ RNR_TIMER = 28
 Progress ends the wait sooner."""
 
 
-@compiled
+@inlined
 def note_acknowledgement(tables: SwitchTables, port: int, connection_index: int, frame: np.ndarray) -> None:
     """Read an ACKNOWLEDGE that passes from the successor: what it covers, and whether it asks to go back."""
     packet = tables.packet[0]
@@ -51,7 +51,7 @@ def note_acknowledgement(tables: SwitchTables, port: int, connection_index: int,
         connection.excused = 1
 
 
-@compiled
+@inlined
 def note_arrival(state: np.record, ring: np.record, connection: np.record, psn: int) -> None:
     """Notice when a sender goes back, and with `hold` when one of its packets is missing.
 
@@ -70,7 +70,7 @@ def note_arrival(state: np.record, ring: np.record, connection: np.record, psn: 
         state.answer = Syndrome.NAK_PSN_SEQUENCE_ERROR.value
 
 
-@compiled
+@inlined
 def owe_wait(state: np.record, connection: np.record) -> None:
     """Let a sender be told to wait, if its timer fired and it was not told yet: once each go-back."""
     if connection.owes_rnr != 0 and state.answer == 0:
@@ -95,7 +95,7 @@ def _write_reverse_headers(answer: np.ndarray, frame: np.ndarray, packet: np.rec
     answer[udp_at + 7] = 0
 
 
-@compiled
+@inlined
 def send_answer(tables: SwitchTables, frame: np.ndarray, now_ps: int) -> None:
     """Answer `frame` on the successor's behalf, with the syndrome in `state`."""
     packet, syndrome = tables.packet[0], tables.state[0].answer

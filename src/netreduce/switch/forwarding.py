@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from netreduce.compiled import compiled
+from netreduce.compiled import compiled, inlined
 from netreduce.switch.tables import NOBODY, PROBES_MAX, SwitchTables
 from netreduce.trace.events import DropReason, Event, emit
 from netreduce.units import PS_PER_S
@@ -27,45 +27,45 @@ def read_mac(frame: np.ndarray, at: int) -> int:
 
 
 @compiled
-def _mac_place(tables: SwitchTables, mac: int, probe: int) -> int:
+def _mac_place(macs: np.recarray, mac: int, probe: int) -> int:
     mixed = ((mac & 0xFFFFFF) * 0x9E3779B1) ^ ((mac >> 24) * 0x85EBCA6B)  # 24 by 32 bits: within 63
-    return ((mixed >> 16) + probe) & (tables.macs.size - 1)
+    return ((mixed >> 16) + probe) & (macs.size - 1)
 
 
 @compiled
-def find_mac(tables: SwitchTables, mac: int, now_ps: int) -> int:
+def find_mac(macs: np.recarray, mac: int, now_ps: int) -> int:
     """Row of the address in `macs`, or `NOBODY` if it is unknown or has aged."""
     for probe in range(PROBES_MAX):
-        at = _mac_place(tables, mac, probe)
-        row = tables.macs[at]
+        at = _mac_place(macs, mac, probe)
+        row = macs[at]
         if row.mac == mac and (row.fixed != 0 or now_ps - row.seen_ps <= MAC_AGE_PS):
             return at
     return NOBODY
 
 
 @compiled
-def free_mac(tables: SwitchTables, mac: int, now_ps: int) -> int:
+def free_mac(macs: np.recarray, mac: int, now_ps: int) -> int:
     """Row where the unknown address may be stored, or `NOBODY`."""
     for probe in range(PROBES_MAX):
-        at = _mac_place(tables, mac, probe)
-        row = tables.macs[at]
+        at = _mac_place(macs, mac, probe)
+        row = macs[at]
         if row.mac == 0 or (row.fixed == 0 and now_ps - row.seen_ps > MAC_AGE_PS):
             return at
     return NOBODY
 
 
 @compiled
-def learn(tables: SwitchTables, port: int, mac: int, now_ps: int) -> bool:
+def learn(macs: np.recarray, state: np.record, port: int, mac: int, now_ps: int) -> bool:
     """Note that `mac` is behind `port`; False if it is attached to another one."""
     if mac == 0 or mac & MULTICAST_BIT:
         return True
-    at = find_mac(tables, mac, now_ps)
+    at = find_mac(macs, mac, now_ps)
     if at < 0:
-        at = free_mac(tables, mac, now_ps)
+        at = free_mac(macs, mac, now_ps)
         if at < 0:
-            tables.state[0].not_learned += 1
+            state.not_learned += 1
             return True
-    row = tables.macs[at]
+    row = macs[at]
     if row.mac == mac and row.fixed != 0:
         return row.port == port
     row.mac = mac
@@ -92,11 +92,11 @@ def send_copy(tables: SwitchTables, port: int, frame: np.ndarray, now_ps: int) -
         count_drop(tables, port, DropReason.QUEUE_FULL.value, frame.size, now_ps)
 
 
-@compiled
+@inlined
 def forward(tables: SwitchTables, ingress: int, frame: np.ndarray, now_ps: int) -> None:
     """Send `frame` on, unchanged: to the port of its destination, or to all others if that is not known."""
     destination = read_mac(frame, 0)
-    at = NOBODY if destination & MULTICAST_BIT else find_mac(tables, destination, now_ps)
+    at = NOBODY if destination & MULTICAST_BIT else find_mac(tables.macs, destination, now_ps)
     if at >= 0:
         port = tables.macs[at].port
         if port == ingress:

@@ -11,30 +11,30 @@ from __future__ import annotations
 import numpy as np
 
 from netreduce.compiled import compiled
-from netreduce.switch.tables import MESSAGES_MAX, NOBODY, ROLE_NONE, SwitchTables
+from netreduce.switch.tables import NOBODY, ROLE_NONE
 from netreduce.wire.psn import PSN_MASK
 
 _24_BITS = 0xFFFFFF
 
 
 @compiled
-def _key_place(tables: SwitchTables, source_ip: int, destination_ip: int, qpn: int) -> int:
+def _key_place(keys: np.recarray, source_ip: int, destination_ip: int, qpn: int) -> int:
     """Where the search for a key starts. Factors of 32 bits on 24-bit numbers: no product leaves 63 bits."""
     mixed = ((source_ip & _24_BITS) * 0x9E3779B1) ^ ((destination_ip & _24_BITS) * 0x85EBCA6B) ^ (qpn * 0xC2B2AE35)
-    return (mixed >> 16) & (tables.keys.size - 1)
+    return (mixed >> 16) & (keys.size - 1)
 
 
 @compiled
 def find_key(
-    tables: SwitchTables, source_high: int, source_low: int, destination_high: int, destination_low: int, qpn: int
+    keys: np.recarray, source_high: int, source_low: int, destination_high: int, destination_low: int, qpn: int
 ) -> int:
     """Row of the key in `keys`; if it is not there, ``-1 - row`` of the free row where it belongs.
 
     Linear probing; the table is never more than a quarter full.
     """
-    at = _key_place(tables, source_low, destination_low, qpn)
-    for _ in range(tables.keys.size):
-        row = tables.keys[at]
+    at = _key_place(keys, source_low, destination_low, qpn)
+    for _ in range(keys.size):
+        row = keys[at]
         if row.role == ROLE_NONE:
             break
         if (
@@ -45,15 +45,15 @@ def find_key(
             and row.destination_ip_high == destination_high
         ):
             return at
-        at = (at + 1) & (tables.keys.size - 1)
+        at = (at + 1) & (keys.size - 1)
     return -1 - at
 
 
 @compiled
-def find_packet(tables: SwitchTables, packet: np.record) -> int:
+def find_packet(keys: np.recarray, packet: np.record) -> int:
     """Row in `keys` of a parsed packet, or a negative number."""
     return find_key(
-        tables,
+        keys,
         packet.source_ip_high,
         packet.source_ip_low,
         packet.destination_ip_high,
@@ -63,13 +63,11 @@ def find_packet(tables: SwitchTables, packet: np.record) -> int:
 
 
 @compiled
-def find_entry(tables: SwitchTables, connection_index: int, psn: int) -> int:
+def find_entry(entries: np.recarray, ring: np.record, connection: np.record, psn: int) -> int:
     """Row in `entries` of the message that `psn` belongs to, newest first; `NOBODY` if it is older than all."""
-    connection = tables.connections[connection_index]
-    message_count = tables.rings[connection.ring].message_count
-    for age in range(min(message_count, connection.newest + 1)):
-        at = connection_index * MESSAGES_MAX + (connection.newest - age) % message_count
-        entry = tables.entries[at]
+    for age in range(min(ring.message_count, connection.newest + 1)):
+        at = connection.first_entry + (connection.newest - age) % ring.message_count
+        entry = entries[at]
         if (psn - entry.first_psn) & PSN_MASK < entry.packets:
             return at
     return NOBODY

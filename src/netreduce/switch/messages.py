@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from netreduce.compiled import compiled
-from netreduce.switch.tables import MESSAGES_MAX, SwitchTables
+from netreduce.compiled import compiled, inlined
+from netreduce.switch.tables import SwitchTables
 from netreduce.trace.events import DropReason, Event, emit
 from netreduce.wire.bigendian import read_be16, read_be32
 from netreduce.wire.ina import ELEMENT_BYTES, INA_BYTES, INA_VERSION, MESSAGE_ID_MASK, InaFlag, ReduceOp
@@ -47,10 +47,9 @@ def _may_replace(tables: SwitchTables, ring: np.record, message: np.record) -> b
     if message.complete < message.packets:
         return False
     for rank in range(ring.rank_count):
-        connection_index = ring.first_connection + rank
-        entry = tables.entries[connection_index * MESSAGES_MAX + message.message % ring.message_count]
-        end = psn_add(entry.first_psn, entry.packets)
-        if psn_distance(tables.connections[connection_index].unacknowledged_psn, end) < 0:
+        connection = tables.connections[ring.first_connection + rank]
+        entry = tables.entries[connection.first_entry + message.message % ring.message_count]
+        if psn_distance(connection.unacknowledged_psn, psn_add(entry.first_psn, entry.packets)) < 0:
             return False
     return True
 
@@ -89,7 +88,7 @@ def _fail_ring(
     emit(tables.log, now_ps, kind, -1, -1, -1, ring.ring_id, rank, number, 0, -1, message.first_rank)
 
 
-@compiled
+@inlined
 def open_message(tables: SwitchTables, connection_index: int, frame: np.ndarray, now_ps: int) -> int:
     """Enter the message that `frame`, with the connection's next PSN, should start; a `DropReason` or `ACCEPTED`."""
     packet = tables.packet[0]
@@ -117,7 +116,7 @@ def open_message(tables: SwitchTables, connection_index: int, frame: np.ndarray,
     ):
         _fail_ring(tables, ring, message, connection.rank, frame, at, now_ps)
         return DropReason.MISMATCH.value
-    entry = tables.entries[connection_index * MESSAGES_MAX + place]
+    entry = tables.entries[connection.first_entry + place]
     entry.message = number
     entry.first_psn = packet.psn
     entry.packets = message.packets

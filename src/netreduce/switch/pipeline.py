@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from netreduce.compiled import compiled
+from netreduce.compiled import compiled, inlined
 from netreduce.switch.aggregator import judge_data
 from netreduce.switch.answers import note_acknowledgement, send_answer
 from netreduce.switch.forwarding import count_drop, forward, learn, read_mac
@@ -20,17 +20,17 @@ from netreduce.wire.packet import ETHERNET_BYTES, Parse, parse_packet
 DATA_ROLES = Role.SEND.value | Role.WRITE.value
 
 
-@compiled
+@inlined
 def _judge(tables: SwitchTables, port: int, frame: np.ndarray, now_ps: int) -> int:
     """The verdict on a frame (see verdicts.py)."""
     if frame.size < ETHERNET_BYTES:
         return DropReason.TRUNCATED.value
-    if not learn(tables, port, read_mac(frame, 6), now_ps):
+    if not learn(tables.macs, tables.state[0], port, read_mac(frame, 6), now_ps):
         return DropReason.WRONG_PORT.value
     packet = tables.packet[0]
     if tables.state[0].keys_used == 0 or parse_packet(frame, packet) != Parse.OK.value:
         return FORWARD
-    at = find_packet(tables, packet)
+    at = find_packet(tables.keys, packet)
     if at < 0:
         return FORWARD
     key = tables.keys[at]

@@ -198,6 +198,7 @@ class Registry:
             for name in connection.dtype.names:
                 connection[name] = 0
             connection.ring = row
+            connection.first_entry = index * MESSAGES_MAX
             connection.rank = rank
             connection.rank_bit = _int64(1 << rank)
             connection.port = ports[endpoint.ip]
@@ -216,7 +217,7 @@ class Registry:
         for ring_id, spec in self.specs.items():
             first = int(tables.rings[self.rings[ring_id]].first_connection)
             for key, role, rank in _keys(spec):
-                place = -1 - int(find_key(tables, *key))
+                place = -1 - int(find_key(tables.keys, *key))
                 assert place >= 0, "keys are distinct"
                 tables.keys[place] = (*key, role, first + rank)
                 count += 1

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from netreduce.compiled import compiled, copy_bytes
+from netreduce.compiled import compiled, copy_bytes, inlined
 from netreduce.switch.forwarding import count_drop, find_mac, read_mac
 from netreduce.switch.reduction import reduce_slot
-from netreduce.switch.tables import HEADER_ROOM, MESSAGES_MAX, NOBODY, SwitchTables
+from netreduce.switch.tables import HEADER_ROOM, NOBODY, SwitchTables
 from netreduce.switch.verdicts import REPLAY
 from netreduce.trace.events import DropReason, Event, emit
 from netreduce.wire.frames import RECORD_HEADER_BYTES, queue_commit, queue_reserve
@@ -36,30 +36,34 @@ def first_copy(ring: np.record, number: int, slot: int) -> int:
 
 
 @compiled
-def _write_frame(tables: SwitchTables, port: int, ring: np.record, copy: int, size: int, now_ps: int) -> None:
-    """Queue at `port` the frame whose headers are those of the ring's `copy`, with ``tables.total[:size]`` inside."""
-    held = tables.held[ring.first_copy + copy]
+def _write_frame(
+    data: np.ndarray,
+    queue: np.record,
+    buffers: np.ndarray,
+    headers_at: int,
+    held: np.record,
+    payload: np.ndarray,
+    now_ps: int,
+) -> bool:
+    """Append to a queue the frame of headers ``buffers[headers_at:]`` and `payload`; False if there is no room."""
+    size = payload.size
     pad = -size & 3
     length = held.header_bytes + size + pad + ICRC_BYTES
-    data, state = tables.egress_data[port], tables.egress_state[port]
-    at = queue_reserve(data, state, length)
+    at = queue_reserve(data, queue, length)
     if at < 0:
-        state.dropped_frames += 1
-        count_drop(tables, port, DropReason.QUEUE_FULL.value, length, now_ps)
-        return
+        queue.dropped_frames += 1
+        return False
     frame = data[at + RECORD_HEADER_BYTES : at + RECORD_HEADER_BYTES + length]
-    headers_at = ring.first_buffer + copy * ring.buffer_bytes + HEADER_ROOM - held.header_bytes
-    copy_bytes(frame, 0, tables.buffers, headers_at, held.header_bytes)
-    copy_bytes(frame, held.header_bytes, tables.total, 0, size)
+    copy_bytes(frame, 0, buffers, headers_at, held.header_bytes)
+    copy_bytes(frame, held.header_bytes, payload, 0, size)
     for i in range(pad):
         frame[held.header_bytes + size + i] = 0
     write_icrc(frame, held.ip_at, held.udp_at, length - ICRC_BYTES)
-    queue_commit(data, state, at, length, now_ps)
-    ring.packets_spliced += 1
-    ring.payload_bytes_out += size
+    queue_commit(data, queue, at, length, now_ps)
+    return True
 
 
-@compiled
+@inlined
 def _splice(
     tables: SwitchTables, ring: np.record, message: np.record, slot: int, rank: int, size: int, kind: int, now_ps: int
 ) -> None:
@@ -68,25 +72,29 @@ def _splice(
     A destination that is not known yet is flooded, as the frame itself would have been.
     """
     copy = first_copy(ring, message.message, slot) + rank
-    destination_at = (
-        ring.first_buffer + copy * ring.buffer_bytes + HEADER_ROOM - tables.held[ring.first_copy + copy].header_bytes
-    )
-    at = find_mac(tables, read_mac(tables.buffers, destination_at), now_ps)
-    connection_index = ring.first_connection + rank
-    port, end, own = 0, tables.ports.size, tables.connections[connection_index].port
+    held = tables.held[ring.first_copy + copy]
+    headers_at = ring.first_buffer + copy * ring.buffer_bytes + HEADER_ROOM - held.header_bytes
+    at = find_mac(tables.macs, read_mac(tables.buffers, headers_at), now_ps)
+    connection = tables.connections[ring.first_connection + rank]
+    port, end, own = 0, tables.ports.size, connection.port
     if at >= 0:
         port, own = tables.macs[at].port, NOBODY
         end = port + 1
-    entry = tables.entries[connection_index * MESSAGES_MAX + message.message % ring.message_count]
-    psn = psn_add(entry.first_psn, slot)
+    psn = psn_add(tables.entries[connection.first_entry + message.message % ring.message_count].first_psn, slot)
     emit(tables.log, now_ps, kind, end - 1, -1, psn, ring.ring_id, rank, message.message, slot, size, -1)
+    payload = tables.total[:size]
     while port < end:
         if port != own and tables.ports[port].up != 0:
-            _write_frame(tables, port, ring, copy, size, now_ps)
+            data, queue = tables.egress_data[port], tables.egress_state[port]
+            if _write_frame(data, queue, tables.buffers, headers_at, held, payload, now_ps):
+                ring.packets_spliced += 1
+                ring.payload_bytes_out += size
+            else:
+                count_drop(tables, port, DropReason.QUEUE_FULL.value, size, now_ps)
         port += 1
 
 
-@compiled
+@inlined
 def _send_sum(
     tables: SwitchTables, ring: np.record, message: np.record, slot: int, first: int, last: int, kind: int, now_ps: int
 ) -> None:
@@ -99,7 +107,7 @@ def _send_sum(
         _splice(tables, ring, message, slot, rank, size, kind, now_ps)
 
 
-@compiled
+@inlined
 def _next_to_leave(tables: SwitchTables, ring: np.record, message: np.record) -> bool:
     """With `hold`: step to the slot after the one that left; whether it is complete and may leave as well."""
     ring.next_slot += 1
@@ -113,19 +121,19 @@ def _next_to_leave(tables: SwitchTables, ring: np.record, message: np.record) ->
     )
 
 
-@compiled
+@inlined
 def send_sums(tables: SwitchTables, verdict: int, now_ps: int) -> None:
     """Carry out `COMPLETE` or `REPLAY`: the slot in `state` leaves, and with `hold` those that waited for it."""
     state = tables.state[0]
     ring = tables.rings[state.ring]
     message, slot = tables.messages[state.message], state.slot
+    first, last, kind = 0, ring.rank_count, Event.SPLICED.value
     if verdict == REPLAY:
-        rank = tables.connections[state.connection].rank
-        _send_sum(tables, ring, message, slot, rank, rank + 1, Event.REPLAYED.value, now_ps)
-        return
+        first = tables.connections[state.connection].rank
+        last, kind = first + 1, Event.REPLAYED.value
     for _ in range(ring.message_count * ring.message_packets):
-        _send_sum(tables, ring, message, slot, 0, ring.rank_count, Event.SPLICED.value, now_ps)
-        if ring.hold == 0 or not _next_to_leave(tables, ring, message):
+        _send_sum(tables, ring, message, slot, first, last, kind, now_ps)
+        if verdict == REPLAY or ring.hold == 0 or not _next_to_leave(tables, ring, message):
             return
         message = tables.messages[ring.first_message + ring.next_message % ring.message_count]
         slot = ring.next_slot

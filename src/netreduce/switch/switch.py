@@ -85,9 +85,9 @@ class Switch:
             if other_port != port and (other_ip == ip or other_mac == number):
                 raise ConfigurationError(f"address {ip} ({mac}) is attached to port {other_port} already")
         now_ps = 0
-        at = int(find_mac(self.tables, number, now_ps))
+        at = int(find_mac(self.tables.macs, number, now_ps))
         if at < 0:
-            at = int(free_mac(self.tables, number, now_ps))
+            at = int(free_mac(self.tables.macs, number, now_ps))
         if at < 0:
             raise ConfigurationError(f"the MAC table has no room for {mac}: its {PROBES_MAX} places are taken")
         self.tables.macs[at] = (number, port, now_ps, 1)

@@ -93,6 +93,7 @@ CONNECTION = _record(
     "ring",
     "rank",
     "rank_bit",
+    "first_entry",
     "port",  # the port that owns the source address, or `NOBODY`
     "answer_port",  # the port that owns the destination address
     "answer_qpn",  # queue pair of the sender, where answers go
