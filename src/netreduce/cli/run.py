@@ -52,6 +52,9 @@ def run(
     command: Annotated[list[str], typer.Argument(help="The command of every worker, such as: -- python train.py")],
     workers: Annotated[int, typer.Option("--workers", "-n", min=1, max=RANKS_MAX, help="How many workers.")] = 2,
     pcap: Annotated[Path | None, typer.Option(help="Record what crosses the switch in this file.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Record every step of the run there, for `netreduce walk`.")
+    ] = None,
     prefix: Annotated[bool, typer.Option(help="Mark each line of output with the rank that wrote it.")] = True,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what the switch does.")] = False,
 ) -> None:
@@ -60,13 +63,15 @@ def run(
     A failing worker and Ctrl-C end everything; the failing worker's own error is shown last, its exit code returned.
     """
     try:
-        raise typer.Exit(run_workers(command, workers, pcap=pcap, prefix=prefix, verbose=verbose))
-    except NetReduceError as error:
+        raise typer.Exit(run_workers(command, workers, pcap=pcap, trace=trace, prefix=prefix, verbose=verbose))
+    except (NetReduceError, OSError) as error:
         say(str(error))
         raise typer.Exit(1) from error
 
 
-def run_workers(command: list[str], workers: int, *, pcap: Path | None, prefix: bool, verbose: bool) -> int:
+def run_workers(
+    command: list[str], workers: int, *, pcap: Path | None, trace: Path | None = None, prefix: bool, verbose: bool
+) -> int:
     """Run `command` as so many workers on a switch of their own; the exit code for the shell."""
     from netreduce.runtime.job import run_job
     from netreduce.runtime.launcher import Interrupted
@@ -75,7 +80,15 @@ def run_workers(command: list[str], workers: int, *, pcap: Path | None, prefix: 
     with signals_raise():
         try:
             failure, statistics = run_job(
-                command, workers, _write_out, _write_err, say=say, prefix=prefix, pcap=pcap, verbose=verbose
+                command,
+                workers,
+                _write_out,
+                _write_err,
+                say=say,
+                prefix=prefix,
+                pcap=pcap,
+                trace=trace,
+                verbose=verbose,
             )
         except Interrupted as interruption:
             say(f"ended by {interruption.signal_number.name}")

@@ -25,16 +25,20 @@ STOP_TIMEOUT_S = 5
 class SwitchProcess:
     """A switch in a child process. `address` is good for workers at once, before the switch is ready.
 
-    The child also ends by itself when this process dies. `pcap`: record what crosses the switch there.
+    The child also ends by itself when this process dies. `pcap`: record what crosses the switch there; `trace`: leave
+    the switch's part of a trace in that directory.
     """
 
-    def __init__(self, ports: int = 64, pcap: Path | None = None, log_level: str = "WARNING") -> None:
+    def __init__(
+        self, ports: int = 64, pcap: Path | None = None, log_level: str = "WARNING", trace: Path | None = None
+    ) -> None:
         self.address = new_address()
         self._owner, child_end = socket.socketpair()
         listener = listen(self.address)
         command = [sys.executable, "-m", "netreduce.runtime.switch_process", "--ports", str(ports)]
         command += ["--listener-fd", str(listener.fileno()), "--owner-fd", str(child_end.fileno())]
         command += ["--log-level", log_level] + ([] if pcap is None else ["--pcap", str(pcap)])
+        command += [] if trace is None else ["--trace", str(trace)]
         with listener, child_end:
             self._process = subprocess.Popen(
                 command,

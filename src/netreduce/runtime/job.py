@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from netreduce.runtime.embedded import SwitchProcess
 from netreduce.runtime.launcher import Failure, Launcher, new_run_id, reserve_port, worker_environment
 from netreduce.runtime.observer import observe
+from netreduce.runtime.tracing import TRACE_VARIABLE, assemble
 from netreduce.runtime.warmup import ensure_compiled
 from netreduce.wire.control import Statistics
+
+TITLE_CHARACTERS_MAX = 80
+"""A trace is titled by the command that was run, as far as that fits."""
 
 Sink = Callable[[bytes], None]
 
@@ -24,13 +30,20 @@ class Outcome(NamedTuple):
 
 
 def launch(
-    command: Sequence[str], workers: int, switch_address: str, out: Sink, err: Sink, *, prefix: bool
+    command: Sequence[str],
+    workers: int,
+    switch_address: str,
+    out: Sink,
+    err: Sink,
+    *,
+    prefix: bool,
+    base: Mapping[str, str] = os.environ,
 ) -> Failure | None:
-    """Run `command` as so many workers, with torchrun's environment; the switch may be "" if they need none."""
+    """Run `command` as so many workers, with `base` and torchrun's environment; the switch may be "" if not needed."""
     with reserve_port() as reserved:
         port, run_id = reserved.getsockname()[1], new_run_id()
         environments = [
-            worker_environment(rank, workers, port, run_id, switch_address, os.environ) for rank in range(workers)
+            worker_environment(rank, workers, port, run_id, switch_address, base) for rank in range(workers)
         ]
         return Launcher(command, environments, out, err, prefix=prefix).run()
 
@@ -44,17 +57,42 @@ def run_job(
     say: Callable[[str], None],
     prefix: bool = True,
     pcap: Path | None = None,
+    trace: Path | None = None,
     verbose: bool = False,
 ) -> Outcome:
     """Run `command` as so many workers on a switch of their own. `say` hears what happens before they start.
 
-    Raises `SwitchLostError` when the switch does not start, `ConfigurationError` when the command does not.
+    Raises `SwitchLostError` when the switch does not start, `ConfigurationError` when the command does not, OSError
+    when `trace` cannot be written.
     """
     ensure_compiled(say)
-    switch = SwitchProcess(max(workers, 2), pcap, "INFO" if verbose else "WARNING")
-    try:
-        switch.wait_until_ready()
-        failure = launch(command, workers, switch.address, out, err, prefix=prefix)
-        return Outcome(failure, None if failure else observe(switch.address))
-    finally:
-        switch.close()
+    with _tracing(trace, " ".join(" ".join(command).split())[:TITLE_CHARACTERS_MAX], say) as (parts, base):
+        switch = SwitchProcess(max(workers, 2), pcap, "INFO" if verbose else "WARNING", parts)
+        try:
+            switch.wait_until_ready()
+            failure = launch(command, workers, switch.address, out, err, prefix=prefix, base=base)
+            return Outcome(failure, None if failure else observe(switch.address))
+        finally:
+            switch.close()
+
+
+@contextlib.contextmanager
+def _tracing(
+    path: Path | None, title: str, say: Callable[[str], None]
+) -> Iterator[tuple[Path | None, Mapping[str, str]]]:
+    """A directory for the parts of a trace and the workers' environment; `path` is written at the end, however that is.
+
+    Nothing of this if `path` is None.
+    """
+    if path is None:
+        yield None, os.environ
+        return
+    path.touch()  # a path that cannot be written is an error before the run, not after it
+    with tempfile.TemporaryDirectory(prefix="netreduce-trace-") as name:
+        parts = Path(name)
+        try:
+            yield parts, {**os.environ, TRACE_VARIABLE: name}
+        finally:
+            assembled = assemble(parts, path, title)
+            ending = " and ends before the run does: it is as long as a trace can be" if assembled.is_cut else ""
+            say(f"{path} has {assembled.moments:,} moments{ending}; netreduce walk {path} plays it")

@@ -28,6 +28,7 @@ from netreduce.runtime.control_desk import ControlDesk
 from netreduce.runtime.poller import WRITABLE, Poller
 from netreduce.runtime.reception import Reception
 from netreduce.runtime.rendezvous import Outgoing
+from netreduce.runtime.tracing import Recorder
 from netreduce.switch import Switch
 from netreduce.units import PS_PER_MS, PS_PER_S
 from netreduce.wire import control
@@ -63,14 +64,23 @@ class _Port:
 
 
 class SwitchServer:
-    """Serves `switch` on `listener` (of `cable.listen`) until `run` returns. `capture` sees every burst on a cable."""
+    """Serves `switch` on `listener` (of `cable.listen`) until `run` returns.
+
+    `capture` sees every burst on a cable, `recorder` every frame that comes and every event of the switch.
+    """
 
     def __init__(
-        self, switch: Switch, listener: socket.socket, clock: Clock, capture: PcapWriter | None = None
+        self,
+        switch: Switch,
+        listener: socket.socket,
+        clock: Clock,
+        capture: PcapWriter | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self._switch = switch
         self._clock = clock
         self._capture = capture
+        self._recorder = recorder
         self._buffer = make_burst_buffer()
         load()
         if capture is not None:
@@ -181,7 +191,10 @@ class SwitchServer:
                 burst = self._buffer[:size]
                 if self._capture is not None:
                     self._capture.write_burst(port.number, Direction.INBOUND, burst)
-                self._switch.receive(port.number, burst, now_ps)
+                if self._recorder is None:
+                    self._switch.receive(port.number, burst, now_ps)
+                else:
+                    self._recorder.receive(self._switch, port.number, burst, now_ps)
         except (CableClosedError, BadBurstError) as error:
             self._unplug(port, str(error))
 

@@ -23,6 +23,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--owner-fd", type=int, required=True, help="a socket whose other end the owner holds")
     parser.add_argument("--ports", type=int, default=64, help="how many workers can be plugged in at a time")
     parser.add_argument("--pcap", type=Path, help="record everything that crosses the switch in this file")
+    parser.add_argument("--trace", type=Path, help="record events and frames into files of this directory")
     parser.add_argument("--log-level", default="WARNING")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=options.log_level.upper(), format="netreduce switch: %(levelname)s: %(message)s")
@@ -31,8 +32,10 @@ def main(arguments: list[str] | None = None) -> None:
     # Imported late: the parser's errors need no compiler.
     from netreduce.runtime.clock import Clock
     from netreduce.runtime.server import SwitchServer
+    from netreduce.runtime.tracing import SWITCH, Recorder
     from netreduce.runtime.warmup import ensure_compiled
     from netreduce.switch import Switch
+    from netreduce.trace.recording import NodeInfo
     from netreduce.wire.pcap import PcapWriter
 
     ensure_compiled()
@@ -44,7 +47,9 @@ def main(arguments: list[str] | None = None) -> None:
     if options.pcap:
         names = [f"port{number}" for number in range(options.ports)]
         capture = PcapWriter(options.pcap, names, epoch_ns=clock.epoch_unix_ns())
-    server = SwitchServer(Switch("switch", options.ports), listener, clock, capture)
+    recorder = Recorder(options.trace, SWITCH, NodeInfo(SWITCH, "switch")) if options.trace else None
+    switch = Switch("switch", options.ports, events=recorder.log if recorder else None)
+    server = SwitchServer(switch, listener, clock, capture, recorder)
     server.watch_owner(owner.fileno())
     try:
         owner.send(READY)
@@ -53,6 +58,8 @@ def main(arguments: list[str] | None = None) -> None:
         server.close()
         if capture is not None:
             capture.close()
+        if recorder is not None:
+            recorder.close()
 
 
 if __name__ == "__main__":

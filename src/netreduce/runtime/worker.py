@@ -29,6 +29,7 @@ from netreduce.runtime.clock import Clock
 from netreduce.runtime.control_channel import BadMessageError
 from netreduce.runtime.member import Member, ranks_text
 from netreduce.runtime.plug import plug_in
+from netreduce.runtime.tracing import worker_recorder
 from netreduce.runtime.warmup import ensure_compiled
 from netreduce.units import PS_PER_MS, PS_PER_S
 from netreduce.wire import control
@@ -55,7 +56,8 @@ class Worker:
         self.address = address
         self._cable, self._channel, attached = plug_in(address, name)
         self._clock = Clock(attached.epoch_ns)
-        self.nic = Nic(name, attached.mac, attached.ip)
+        self._recorder = worker_recorder(attached.port, name, attached.ip)
+        self.nic = Nic(name, attached.mac, attached.ip, events=self._recorder.log if self._recorder else None)
         self._context = verbs.Context(self.nic)
         self._outlet = Outlet(self._cable, self.nic.egress(0))
         self._buffer = make_burst_buffer()
@@ -173,6 +175,8 @@ class Worker:
         finally:
             self._cable.close()
             self._channel.close()
+            if self._recorder is not None:
+                self._recorder.close()
 
     def _step(self) -> bool:
         """One round: bursts in, engines, bursts out; whether anything moved."""
@@ -182,7 +186,10 @@ class Worker:
             size = self._cable.receive(self._buffer)
             if not size:
                 break
-            self.nic.receive(0, self._buffer[:size], now_ps)
+            if self._recorder is None:
+                self.nic.receive(0, self._buffer[:size], now_ps)
+            else:
+                self._recorder.receive(self.nic, 0, self._buffer[:size], now_ps)
             moved = True
         self._run_commands()
         self.nic.advance(now_ps)
