@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -27,6 +29,29 @@ def check_many_at_once(seed: int) -> None:
 
 def test_a_hundred_collectives_under_way_at_once_are_all_right(world: World, seed: int):
     world.run(check_many_at_once, seed)
+
+
+def check_asynchronous() -> None:
+    """The call returns at once, whoever has called already; so communication overlaps what the caller does next."""
+    tensor, strided = torch.ones(100_000), torch.ones(100, 2)[:, 0]
+    dist.barrier()
+    if dist.get_rank() == 3:
+        time.sleep(1)
+    start = time.monotonic()
+    works = [dist.all_reduce(each, async_op=True) for each in (tensor, strided)]
+    elapsed = time.monotonic() - start
+    if dist.get_rank() != 3:
+        assert not works[0].is_completed()
+        assert elapsed < 0.5
+        assert (tensor[-1], strided[0]) == (1, 1)
+    for work in works:
+        work.wait()
+    assert (tensor == 4).all()
+    assert (strided == 4).all()
+
+
+def test_a_collective_returns_before_the_others_have_called_it(world: World):
+    world.run(check_asynchronous)
 
 
 def check_groups() -> None:

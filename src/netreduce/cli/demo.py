@@ -59,13 +59,20 @@ def demo(
 
 
 def find_script() -> Path:
-    """The training script: in a checkout among the examples, in an installed package inside it."""
+    """The training script: among the examples of a checkout, or where the wheel has put it."""
     for module, package in (("torch", "torch"), ("sklearn", "scikit-learn")):
         if importlib.util.find_spec(module) is None:
             raise ConfigurationError(f"the demo needs {package}: pip install {package}")
-    here = Path(__file__).parent
-    candidates = (here.parent / "examples" / "train_digits.py", here.parents[2] / "examples" / "train_digits.py")
-    return next(path for path in candidates if path.exists())
+    candidates = (
+        Path(__file__).parents[3] / "examples" / "train_digits.py",
+        Path(sys.prefix) / "share" / "netreduce" / "train_digits.py",
+    )
+    for path in candidates:
+        if path.exists():
+            return path
+    raise ConfigurationError(
+        f"the demo's training script is missing: neither of {', '.join(map(str, candidates))} exists"
+    )
 
 
 def train(script: Path, workers: int, epochs: int, backend: str) -> Training:

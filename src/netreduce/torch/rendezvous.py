@@ -24,7 +24,7 @@ from netreduce.runtime.member import Member
 from netreduce.runtime.solo import Solo
 from netreduce.runtime.warmup import ensure_compiled
 from netreduce.runtime.worker import Worker
-from netreduce.wire.control import Geometry
+from netreduce.wire.control import RANKS_MAX, Geometry
 
 SWITCH_VARIABLE = "NETREDUCE_SWITCH"
 GROUP_NAME_MAX = 100
@@ -60,6 +60,8 @@ def connect(store: Store, group: str, rank: int, world_size: int, timeout: timed
     """
     if world_size == 1:
         return Solo(Geometry())
+    if world_size > RANKS_MAX:
+        raise ConfigurationError(f"the group has {world_size} ranks, at most {RANKS_MAX} fit into a ring")
     ensure_compiled(_say if rank == 0 else None)
     # A later group of the same name must not read this one's invitation, so each is numbered.
     number = store.add(f"netreduce/{rank}/count", 1)
