@@ -3,16 +3,17 @@
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from netreduce.cli.demo import Training, conclude, find_script
+from netreduce.wire.control import Statistics
 
 
 def training(losses: list[float], spliced: int = 10) -> Training:
-    counters = {"packets_spliced": spliced, "messages_aggregated": 5, "payload_bytes_in": 4000}
-    return Training(losses, 0.9, SimpleNamespace(counters=counters, nics={"retransmitted_pkts": 3}))
+    counters = {"packets_spliced": spliced, "messages_aggregated": 5}
+    workers = {"retransmitted_pkts": 3, "in_network_bytes_sent": 4000, "ring_bytes": 6000}
+    return Training(losses, 0.9, Statistics(counters, workers, rings={}, ports={}))
 
 
 def test_it_is_satisfied_when_the_losses_agree_and_the_switch_added(capsys: pytest.CaptureFixture[str]):

@@ -137,8 +137,7 @@ def figures(ours: Training, theirs: Training, difference: float, workers: int) -
 
     assert ours.statistics is not None
     counters = ours.statistics.counters
-    sent = counters.get("payload_bytes_in", 0) / workers
-    ring = 2 * (workers - 1) / workers
+    sent, ring = (ours.statistics.workers.get(name, 0) / workers for name in ("in_network_bytes_sent", "ring_bytes"))
     table = Table(show_header=False, box=None, padding=(0, 2))
     rows = {
         "final accuracy": f"{ours.accuracy:.1%} (gloo: {theirs.accuracy:.1%})",
@@ -146,7 +145,7 @@ def figures(ours: Training, theirs: Training, difference: float, workers: int) -
         "messages spliced": f"{counters.get('messages_aggregated', 0):,}",
         "packets spliced": f"{counters.get('packets_spliced', 0):,}",
         "each worker sent": f"{sent:,.0f} payload bytes",
-        "in a ring it would be": f"{ring * sent:,.0f}, 2(P-1)/P = {ring:.2f} times as much",
+        "a ring would have sent": f"{ring:,.0f}, 2(P-1)/P = {2 * (workers - 1) / workers:.2f} times as much",
         "ICRC failures": f"{icrc_failures(ours.statistics):,}",
         "retransmissions": f"{retransmissions(ours.statistics):,}",
     }
