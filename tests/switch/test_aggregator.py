@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from switch_harness import FLOATS, Ring, dissect, drain, make_ring, powers_of_ten, total_of
+from tests.switch.switch_harness import FLOATS, Ring, dissect, drain, make_ring, powers_of_ten, total_of
 
 from netreduce.compiled import JIT_DISABLED
 from netreduce.switch import RingSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from switch_harness import SMALL, drain, make_ring
+from tests.switch.switch_harness import SMALL, drain, make_ring
 
 from netreduce.errors import ConfigurationError
 from netreduce.switch import Switch

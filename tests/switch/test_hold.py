@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from switch_harness import Packet, Ring, make_ring, powers_of_ten, total_of
+from tests.switch.switch_harness import Packet, Ring, make_ring, powers_of_ten, total_of
 
 from netreduce.errors import ConfigurationError
 from netreduce.switch import Switch

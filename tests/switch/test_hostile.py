@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from switch_harness import Ring, drain, make_ring, powers_of_ten, total_of
+from tests.switch.switch_harness import Ring, drain, make_ring, powers_of_ten, total_of
 
 from netreduce.wire.build import build_frame
 from netreduce.wire.control import Geometry, Mismatch

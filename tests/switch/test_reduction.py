@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from switch_harness import Ring, make_ring
+from tests.switch.switch_harness import Ring, make_ring
 
 from netreduce.compiled import JIT_DISABLED
 from netreduce.wire.control import Geometry

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from switch_harness import SMALL, Ring, make_ring
+from tests.switch.switch_harness import SMALL, Ring, make_ring
 
 from netreduce.errors import AdmissionError
 from netreduce.switch import RingSpec, Switch, SwitchLimits

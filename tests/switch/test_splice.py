@@ -7,7 +7,7 @@ import zlib
 
 import numpy as np
 import pytest
-from switch_harness import FLOATS, OPCODES, Ring, dissect, drain, make_ring, powers_of_ten, total_of
+from tests.switch.switch_harness import FLOATS, OPCODES, Ring, dissect, drain, make_ring, powers_of_ten, total_of
 
 from netreduce.switch import RingSpec, Switch
 from netreduce.trace import events

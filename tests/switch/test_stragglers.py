@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from switch_harness import dissect, drain, make_ring, powers_of_ten, total_of
+from tests.switch.switch_harness import dissect, drain, make_ring, powers_of_ten, total_of
 
 from netreduce.wire.opcodes import Opcode
 
