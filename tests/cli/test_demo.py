@@ -21,7 +21,7 @@ def test_it_is_satisfied_when_the_losses_agree_and_the_switch_added(capsys: pyte
     printed = capsys.readouterr().out
     assert "1,000 payload bytes" in printed
     assert "1,500, 2(P-1)/P = 1.50 times as much" in printed
-    assert "at most 0.01" in printed
+    assert "at most 0.02" in printed
     assert "ACTIVE: the switch summed" in printed
 
 
