@@ -20,6 +20,7 @@ import numpy as np
 
 from netreduce.compiled import entry
 from netreduce.errors import ConfigurationError, NetReduceError, SwitchLostError
+from netreduce.runtime.carrier import Carrier
 from netreduce.wire.frames import (
     BURST_BYTES_MAX,
     RECORD_ALIGNMENT,
@@ -186,16 +187,24 @@ class Cable:
             raise CableClosedError(f"cable broken: {error.strerror}") from error
         return True
 
+    def flush(self) -> bool:
+        """True: a burst leaves whole or not at all."""
+        return True
+
+    def counters(self) -> dict[str, int]:
+        """Nothing is lost on a cable."""
+        return {}
+
     def close(self) -> None:
         """Unplug; the other end sees it."""
         hang_up(self._connection)
 
 
 class Outlet:
-    """Sends what waits in `queue` (a node's egress) over `cable`. `tap` sees each burst that was sent."""
+    """Sends what waits in `queue` (a node's egress) by `carrier`. `tap` sees each burst that was sent."""
 
-    def __init__(self, cable: Cable, queue: FrameQueue, tap: Tap | None = None) -> None:
-        self._cable = cable
+    def __init__(self, carrier: Carrier, queue: FrameQueue, tap: Tap | None = None) -> None:
+        self._carrier = carrier
         self._data = queue.data
         self._row = queue.state[0]
         self._tap = tap
@@ -210,13 +219,13 @@ class Outlet:
         return not self._frames[0]
 
     def send(self) -> bool:
-        """Send bursts until nothing waits (True) or the cable is full (False)."""
+        """Send bursts until nothing waits (True) or the carrier is full (False)."""
         while self._frames[0]:
             end = self._burst_end(self._data, self._row, BURST_BYTES_MAX)
             burst = self._data[self._head[0] : end]
-            if not self._cable.send_burst(burst):
+            if not self._carrier.send_burst(burst):
                 return False
             if self._tap is not None:
                 self._tap(burst)
             self._release(self._data, self._row, end)
-        return True
+        return self._carrier.flush()

@@ -1,0 +1,232 @@
+"""Frames at a Linux network interface, by a packet(7) socket: a port of the switch, or an embedded NIC's only port.
+
+Many frames cross in one system call (recvmmsg, sendmmsg); they are received into fixed buffers and sent from where
+they lie. Opening needs CAP_NET_RAW. What the interface's offloads would spoil is told by `offloads.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from netreduce.compiled import entry
+from netreduce.errors import ConfigurationError
+from netreduce.runtime.cable import CableClosedError
+from netreduce.wire.frames import BURST_BYTES_MAX, FRAME_BYTES_MAX, record_bytes
+from netreduce.wire.framing import AUXDATA_BYTES, frame_parts, packets_to_burst
+
+PACKETS_PER_CALL = 64
+HEADERS_BYTES = 14 + 2 * 4
+"""Ethernet header and two tags, which the MTU does not count."""
+SOCKET_BUFFER_BYTES = 16 * 1024 * 1024
+SYSFS = Path("/sys/class/net")
+
+_ETH_P_ALL = 3
+_SOL_PACKET = 263
+_PACKET_ADD_MEMBERSHIP, _PACKET_STATISTICS, _PACKET_AUXDATA, _PACKET_IGNORE_OUTGOING = 1, 6, 8, 23
+_PACKET_MR_PROMISC = 1
+_SO_RCVBUFFORCE, _SO_SNDBUFFORCE, _SO_ATTACH_FILTER = 33, 32, 26
+_FRAME_REFUSED = (errno.ENOBUFS, errno.EMSGSIZE, errno.ENETDOWN)
+"""The interface's queue is full, the frame too long, the link down: a frame is lost, as on any wire."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+MESSAGE = np.dtype(
+    [
+        ("name", np.int64), ("name_bytes", np.int64), ("parts", np.int64), ("part_count", np.int64),
+        ("control", np.int64), ("control_bytes", np.int64), ("flags", np.int64), ("length", np.int64),
+    ]
+)  # fmt: skip
+"""struct mmsghdr of a 64-bit Linux: struct msghdr, then the length (32 bits and padding)."""
+
+
+def interface_mtu(name: str) -> int:
+    """The interface's MTU; `ConfigurationError` when there is no such interface."""
+    return int(_attribute(name, "mtu"))
+
+
+def interface_mac(name: str) -> str:
+    """The interface's MAC address."""
+    return _attribute(name, "address")
+
+
+def _attribute(name: str, attribute: str) -> str:
+    try:
+        return (SYSFS / name / attribute).read_text().strip()
+    except OSError as error:
+        present = ", ".join(sorted(path.name for path in SYSFS.iterdir()))
+        raise ConfigurationError(f"no network interface {name!r} here; there are {present}") from error
+
+
+def _open(name: str) -> socket.socket:
+    try:
+        return socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+    except PermissionError as error:
+        raise ConfigurationError(
+            f"interface {name!r} needs the capability CAP_NET_RAW: run as root, or give it to the process "
+            "(systemd: AmbientCapabilities=CAP_NET_RAW CAP_NET_ADMIN)"
+        ) from error
+
+
+def _attach_filter(connection: socket.socket, program: Sequence[tuple[int, int, int, int]]) -> None:
+    """Let only frames through that the classic BPF `program` (code, jt, jf, k) accepts."""
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
+    fprog = struct.pack("HL", len(program), ctypes.addressof(code))
+    connection.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, fprog)
+
+
+def roce_to(ip: str) -> list[tuple[int, int, int, int]]:
+    """A classic BPF program that accepts RoCEv2 over IPv4 (UDP port 4791, no fragment) for `ip`."""
+    address = struct.unpack("!I", socket.inet_aton(ip))[0]
+    return [
+        (0x28, 0, 0, 12),  # ldh the ethertype
+        (0x15, 0, 9, 0x0800),
+        (0x20, 0, 0, 30),  # ld the destination
+        (0x15, 0, 7, address),
+        (0x30, 0, 0, 23),  # ldb the protocol
+        (0x15, 0, 5, socket.IPPROTO_UDP),
+        (0x28, 0, 0, 20),  # ldh flags and fragment offset
+        (0x45, 3, 0, 0x1FFF),
+        (0xB1, 0, 0, 14),  # ldx 4 * (IP header length)
+        (0x48, 0, 0, 16),  # ldh the UDP destination port
+        (0x15, 1, 0, 4791),
+        (0x06, 0, 0, 0),  # ret nothing
+        (0x06, 0, 0, 0x40000),  # ret the whole frame
+    ]
+
+
+class InterfaceCarrier:
+    """Frames at interface `name`: all of them (`program` None, promiscuous), or those that a BPF program accepts.
+
+    `ConfigurationError` when it does not exist or may not be opened. `now_ps` stamps what arrives.
+    """
+
+    def __init__(
+        self, name: str, now_ps: Callable[[], int], program: Sequence[tuple[int, int, int, int]] | None = None
+    ) -> None:
+        self.name = name
+        index = int(_attribute(name, "ifindex"))
+        self._now_ps = now_ps
+        self._socket = _open(name)
+        self._socket.setblocking(False)
+        for option in (_SO_RCVBUFFORCE, _SO_SNDBUFFORCE):
+            self._socket.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
+        if program is not None:
+            _attach_filter(self._socket, program)
+        self._socket.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
+        self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+        if program is None:
+            membership = struct.pack("iHH8s", index, _PACKET_MR_PROMISC, 0, b"")
+            self._socket.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, membership)
+        self._socket.bind((name, _ETH_P_ALL))
+        self._dropped_out = 0
+        self._kernel_drops = 0
+        self._make_buffers(min(interface_mtu(name) + HEADERS_BYTES, FRAME_BYTES_MAX) + 1)
+
+    def _make_buffers(self, packet_bytes: int) -> None:
+        count = min(PACKETS_PER_CALL, BURST_BYTES_MAX // int(record_bytes(packet_bytes)))
+        self._packets = np.zeros((count, packet_bytes), np.uint8)
+        self._lengths = np.zeros(count, np.int64)
+        self._auxdata = np.zeros((count, AUXDATA_BYTES), np.uint8)
+        self._seen, self._done = np.zeros(2, np.int64), np.zeros(1, np.int64)
+        self._parts, self._messages = _make_messages(count)
+        self._out_parts, self._out_messages = _make_messages(PACKETS_PER_CALL)
+        order = np.arange(count)
+        self._parts[:, 0] = self._packets.ctypes.data + order * packet_bytes
+        self._parts[:, 1] = packet_bytes
+        self._messages["control"] = self._auxdata.ctypes.data + order * AUXDATA_BYTES
+        self._rest = np.zeros(BURST_BYTES_MAX, np.uint8)
+        self._rest_span = (0, 0)
+        burst = np.zeros(0, np.uint8)
+        self._to_burst = entry(packets_to_burst, self._packets, self._lengths, self._auxdata, 0, burst, 0, self._seen)
+        self._find_parts = entry(frame_parts, burst, 0, 0, self._out_parts, self._done)
+
+    def fileno(self) -> int:
+        """The socket's descriptor, for poll and epoll."""
+        return self._socket.fileno()
+
+    def receive(self, buffer: np.ndarray) -> int:
+        """Take up to as many frames as surely fit into `buffer`; the burst's size in bytes, 0 when none waits."""
+        self._messages["control_bytes"] = AUXDATA_BYTES
+        self._auxdata[:] = 0
+        count = _libc.recvmmsg(
+            self.fileno(), ctypes.c_void_p(self._messages.ctypes.data), len(self._messages), socket.MSG_DONTWAIT, None
+        )
+        if count < 0:
+            number = ctypes.get_errno()
+            if number in (errno.EAGAIN, errno.EINTR, errno.ENETDOWN):
+                return 0  # a link that goes down may come up again
+            raise CableClosedError(f"interface {self.name!r} is broken: {os.strerror(number)}")
+        self._lengths[:count] = self._messages["length"][:count] & 0xFFFFFFFF
+        return int(
+            self._to_burst(self._packets, self._lengths, self._auxdata, count, buffer, self._now_ps(), self._seen)
+        )
+
+    def send_burst(self, burst: np.ndarray) -> bool:
+        """Hand `burst` to the interface, once the previous one has left; False while it has not."""
+        if not self.flush():
+            return False
+        sent = self._send(burst)
+        rest = burst.size - sent
+        self._rest[:rest] = burst[sent:]
+        self._rest_span = (0, rest)
+        return True
+
+    def flush(self) -> bool:
+        """Send what is left; True when nothing is."""
+        start, end = self._rest_span
+        if start < end:
+            start += self._send(self._rest[start:end])
+            self._rest_span = (start, end)
+        return start == end
+
+    def _send(self, burst: np.ndarray) -> int:
+        """Send frames until the socket is full; the offset of the first one that is left."""
+        at = 0
+        while at < burst.size:
+            end = int(self._find_parts(burst, at, burst.ctypes.data, self._out_parts, self._done))
+            count = int(self._done[0])
+            messages = ctypes.c_void_p(self._out_messages.ctypes.data)
+            sent = _libc.sendmmsg(self.fileno(), messages, count, socket.MSG_DONTWAIT)
+            if sent == count:
+                at = end
+            elif sent >= 0:
+                at = int(self._find_parts(burst, at, burst.ctypes.data, self._out_parts[:sent], self._done))
+            elif (number := ctypes.get_errno()) == errno.EAGAIN:
+                break
+            elif number in _FRAME_REFUSED:
+                at = int(self._find_parts(burst, at, burst.ctypes.data, self._out_parts[:1], self._done))
+                self._dropped_out += 1
+            elif number != errno.EINTR:
+                raise CableClosedError(f"interface {self.name!r} is broken: {os.strerror(number)}")
+        return at
+
+    def counters(self) -> dict[str, int]:
+        """Frames lost by the socket's full buffer, refused by the interface, too long; checksums left to offloads."""
+        data = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)  # and sets them back to 0
+        self._kernel_drops += struct.unpack("II", data)[1]
+        return {
+            "interface_drops_in": self._kernel_drops,
+            "interface_drops_out": self._dropped_out,
+            "interface_frames_too_long": int(self._seen[0]),
+            "interface_checksums_unfilled": int(self._seen[1]),
+        }
+
+    def close(self) -> None:
+        """Stop listening; the interface goes on without."""
+        self._socket.close()
+
+
+def _make_messages(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """`count` parts (struct iovec: address, bytes), and as many messages of one part each."""
+    parts, messages = np.zeros((count, 2), np.int64), np.zeros(count, MESSAGE)
+    messages["parts"] = parts.ctypes.data + np.arange(count) * parts.strides[0]
+    messages["part_count"] = 1
+    return parts, messages

@@ -1,0 +1,133 @@
+"""The switch's ports in live runs: bursts between each port's carrier and the switch.
+
+Nothing here waits: what a full carrier refuses stays in that port's bounded egress queue, and what does not fit there
+is dropped and counted by the switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from netreduce.runtime.cable import BadBurstError, CableClosedError, Outlet, make_burst_buffer
+from netreduce.runtime.carrier import Carrier
+from netreduce.runtime.clock import Clock
+from netreduce.runtime.poller import WRITABLE, Poller
+from netreduce.switch import Switch
+from netreduce.wire.pcap import Direction, PcapWriter
+
+BURSTS_PER_ROUND = 4
+"""Bursts taken from one carrier before the others have their turn and everything that has come of it is sent."""
+
+
+@dataclass
+class _Line:
+    carrier: Carrier
+    outlet: Outlet
+    is_full: bool = False
+
+
+class Lines:
+    """Carriers at the ports of `switch`, watched by `poller`. `capture` sees every burst that crosses one.
+
+    ``lost(port, reason)`` is called when a carrier has failed; the port is unplugged already.
+    """
+
+    def __init__(
+        self,
+        switch: Switch,
+        poller: Poller,
+        clock: Clock,
+        lost: Callable[[int, str], None],
+        capture: PcapWriter | None = None,
+    ) -> None:
+        self._switch = switch
+        self._poller = poller
+        self._clock = clock
+        self._lost = lost
+        self._capture = capture
+        self._buffer = make_burst_buffer()
+        self._lines: dict[int, _Line] = {}
+        self._set_aside: set[int] = set()
+        for number in range(switch.port_count):
+            switch.detach(number)  # nothing is plugged in yet: nothing is to be flooded there
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._lines
+
+    def numbers(self) -> list[int]:
+        """The ports that something is plugged into."""
+        return sorted(self._lines)
+
+    def free_port(self) -> int | None:
+        """The lowest port that nothing is plugged into or set aside for; None when there is none."""
+        taken = self._lines.keys() | self._set_aside
+        return next((number for number in range(self._switch.port_count) if number not in taken), None)
+
+    def set_aside(self, number: int) -> None:
+        """Keep port `number` for what is to be plugged in there."""
+        self._set_aside.add(number)
+
+    def plug(self, number: int, carrier: Carrier) -> None:
+        """Let `carrier` carry the frames of port `number`."""
+        capture = self._capture
+        tap = None if capture is None else lambda burst: capture.write_burst(number, Direction.OUTBOUND, burst)
+        line = _Line(carrier, Outlet(carrier, self._switch.egress(number), tap))
+        self._lines[number] = line
+        self._switch.bring_up(number)
+        self._poller.watch(carrier.fileno(), lambda mask: self._event(number, line, mask))
+
+    def unplug(self, number: int) -> None:
+        """Close the carrier of port `number`, and forget the addresses there."""
+        line = self._lines.pop(number)
+        self._poller.unwatch(line.carrier.fileno())
+        line.carrier.close()
+        self._switch.detach(number)
+
+    def counters(self, number: int) -> dict[str, int]:
+        """What the switch and the carrier count at port `number`."""
+        return self._switch.port_counters(number) | self._lines[number].carrier.counters()
+
+    def transmit(self) -> None:
+        """Send what waits, wherever there is room."""
+        for number, line in list(self._lines.items()):
+            if not (line.is_full or line.outlet.is_empty):
+                self._transmit(number, line)
+
+    def _event(self, number: int, line: _Line, mask: int) -> None:
+        if mask & WRITABLE:
+            self._transmit(number, line)
+        if not mask & ~WRITABLE or self._lines.get(number) is not line:
+            return
+        now_ps = self._clock.now_ps()
+        try:
+            for _ in range(BURSTS_PER_ROUND):
+                size = line.carrier.receive(self._buffer)
+                if not size:
+                    return
+                burst = self._buffer[:size]
+                if self._capture is not None:
+                    self._capture.write_burst(number, Direction.INBOUND, burst)
+                self._switch.receive(number, burst, now_ps)
+        except (CableClosedError, BadBurstError) as error:
+            self._fail(number, error)
+
+    def _transmit(self, number: int, line: _Line) -> None:
+        """Send what waits at one port; when its carrier is full, the poller says when to go on."""
+        try:
+            is_full = not line.outlet.send()
+        except CableClosedError as error:
+            self._fail(number, error)
+            return
+        if is_full != line.is_full:
+            line.is_full = is_full
+            self._poller.await_room(line.carrier.fileno(), is_full)
+
+    def _fail(self, number: int, error: Exception) -> None:
+        self.unplug(number)
+        self._lost(number, str(error))
+
+    def close(self) -> None:
+        """Unplug everything."""
+        for number in list(self._lines):
+            self.unplug(number)

@@ -1,0 +1,112 @@
+"""Frames between bursts, length-prefixed streams and packet buffers. Oracles: struct, and the frames themselves."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netreduce.wire.build import build_burst, burst_frames
+from netreduce.wire.frames import FRAME_BYTES_MAX
+from netreduce.wire.framing import (
+    AUXDATA_BYTES,
+    STATUS_CHECKSUM_NOT_READY,
+    STATUS_VLAN_TPID_VALID,
+    STATUS_VLAN_VALID,
+    burst_to_stream,
+    frame_parts,
+    packets_to_burst,
+    stream_to_burst,
+)
+
+frames = st.lists(st.binary(min_size=14, max_size=400), max_size=8)
+
+
+def as_stream(payloads: list[bytes]) -> bytes:
+    return b"".join(struct.pack(">I", len(frame)) + frame for frame in payloads)
+
+
+def as_burst(payloads: list[bytes]) -> np.ndarray:
+    return build_burst([np.frombuffer(frame, np.uint8) for frame in payloads])
+
+
+def frames_in(burst: np.ndarray) -> list[bytes]:
+    return [frame.tobytes() for _, frame in burst_frames(burst)]
+
+
+def unframe(stream: bytes, room: int = 128 * 1024) -> tuple[bool, int, list[bytes]]:
+    """Whether the stream makes sense, the bytes used, the frames."""
+    burst, done = np.zeros(room, np.uint8), np.zeros(2, np.int64)
+    data = np.frombuffer(stream, np.uint8).copy()
+    fine = bool(stream_to_burst(data, data.size, burst, 7, done))
+    return fine, int(done[0]), frames_in(burst[: done[1]])
+
+
+@given(frames, st.integers(0, 400))
+def test_whole_frames_are_taken_from_a_stream_and_the_beginning_of_the_next_one_waits(payloads, cut):
+    stream = as_stream([*payloads, bytes(401)])[: -1 - cut]
+    fine, used, found = unframe(stream)
+    assert (fine, used, found) == (True, len(as_stream(payloads)), payloads)
+
+
+@given(frames)
+def test_a_burst_becomes_the_stream_that_qemu_expects(payloads):
+    stream = np.zeros(8192, np.uint8)
+    size = burst_to_stream(as_burst(payloads), stream)
+    assert stream[:size].tobytes() == as_stream(payloads)
+
+
+def test_frames_that_find_no_room_in_the_burst_wait_in_the_stream():
+    payloads = [bytes([n]) * 100 for n in range(4)]
+    fine, used, found = unframe(as_stream(payloads), room=2 * 112)
+    assert (fine, used, found) == (True, 208, payloads[:2])
+
+
+def test_a_frame_of_no_bytes_or_of_too_many_spoils_the_stream():
+    assert not unframe(struct.pack(">I", 0))[0]
+    assert not unframe(struct.pack(">I", FRAME_BYTES_MAX + 1))[0]
+    assert not unframe(b"GET / HTTP/1.1\r\n")[0]
+    assert unframe(as_stream([bytes(FRAME_BYTES_MAX)]))[0]
+
+
+def received(packets: list[tuple[bytes, int, int, int]], buffer_bytes: int = 512) -> tuple[list[bytes], list[int]]:
+    """The frames made of packets with status, tag and tag type; and what was counted."""
+    buffers, lengths = np.zeros((len(packets), buffer_bytes), np.uint8), np.zeros(len(packets), np.int64)
+    auxdata, seen = np.zeros((len(packets), AUXDATA_BYTES), np.uint8), np.zeros(2, np.int64)
+    for i, (packet, status, tci, tpid) in enumerate(packets):
+        lengths[i] = min(len(packet), buffer_bytes)
+        buffers[i, : lengths[i]] = np.frombuffer(packet, np.uint8)[:buffer_bytes]
+        # struct cmsghdr {length, level, type}, then struct tpacket_auxdata of linux/if_packet.h
+        head = struct.pack("QiiIIIHHHH", 36, 263, 8, status, len(packet), len(packet), 0, 14, tci, tpid)
+        auxdata[i, : len(head)] = np.frombuffer(head, np.uint8)
+    burst = np.zeros(128 * 1024, np.uint8)
+    size = packets_to_burst(buffers, lengths, auxdata, len(packets), burst, 7, seen)
+    return frames_in(burst[:size]), [int(number) for number in seen]
+
+
+PACKET = bytes(range(100, 200))
+
+
+def test_the_tag_that_the_kernel_took_out_is_put_back():
+    tagged = PACKET[:12] + b"\x81\x00\x60\x2a" + PACKET[12:]
+    service = PACKET[:12] + b"\x88\xa8\x00\x07" + PACKET[12:]
+    both = STATUS_VLAN_VALID | STATUS_VLAN_TPID_VALID
+    packets = [(PACKET, 1, 0, 0), (PACKET, STATUS_VLAN_VALID, 0x602A, 0), (PACKET, both, 7, 0x88A8)]
+    assert received(packets) == ([PACKET, tagged, service], [0, 0])
+
+
+def test_packets_that_were_cut_off_are_left_out_and_unfilled_checksums_are_counted():
+    packets = [(bytes(600), 0, 0, 0), (PACKET, STATUS_CHECKSUM_NOT_READY, 0, 0), (b"runt", 0, 0, 0)]
+    assert received(packets) == ([PACKET], [2, 1])
+
+
+@given(frames, st.integers(1, 4))
+def test_sendmmsg_is_told_where_each_frame_lies(payloads, at_a_time):
+    burst, parts, done = as_burst(payloads), np.zeros((at_a_time, 2), np.int64), np.zeros(1, np.int64)
+    found, at = [], 0
+    while at < burst.size:
+        at = int(frame_parts(burst, at, 1000, parts, done))
+        found += [burst[address - 1000 :][:length].tobytes() for address, length in parts[: done[0]]]
+    assert found == payloads
