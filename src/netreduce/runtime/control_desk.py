@@ -6,8 +6,6 @@ the disagreements, and the counters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from netreduce.runtime.control_channel import BadMessageError
 from netreduce.runtime.rendezvous import Outgoing, Rendezvous
 from netreduce.switch import RingSpec, Switch
@@ -26,7 +24,7 @@ class ControlDesk:
 
     def __init__(self, switch: Switch) -> None:
         self._switch = switch
-        self._rendezvous = Rendezvous(self._register_ring, self._unregister_ring)
+        self.rendezvous = Rendezvous(self._register_ring, self._unregister_ring)
         self._waiting_told_ps: dict[int, int] = {}  # by ring id
         self._worker_counters: dict[str, int] = {}
 
@@ -45,11 +43,11 @@ class ControlDesk:
         if isinstance(message, control.Join):
             if (message.endpoint.ip, message.endpoint.mac) != addresses:
                 raise BadMessageError(f"{addresses[0]} joins as {message.endpoint.ip}")
-            return self._rendezvous.join(port, message, now_ps / PS_PER_S)
+            return self.rendezvous.join(port, message, now_ps / PS_PER_S)
         if isinstance(message, control.Ready):
-            return self._rendezvous.ready(port, message)
+            return self.rendezvous.ready(port, message)
         if isinstance(message, control.Leave):
-            return self._rendezvous.leave(port, message)
+            return self.rendezvous.leave(port, message)
         if isinstance(message, control.Report):
             self._add_report(message)
             return []
@@ -64,25 +62,25 @@ class ControlDesk:
 
     def lost(self, port: int, reason: str) -> Outgoing:
         """The worker at `port` is gone; those who still need it are told."""
-        return self._rendezvous.lost(port, reason)
+        return self.rendezvous.lost(port, reason)
 
     def tick(self, now_ps: int) -> Outgoing:
         """Disagreements at once, and once per interval who waits for whom."""
         outgoing: Outgoing = []
         for notice in self._switch.notices():
-            outgoing += self._rendezvous.to_members(notice.ring_id, notice)
+            outgoing += self.rendezvous.to_members(notice.ring_id, notice)
         for waiting in self._switch.waiting(now_ps, WAITING_NOTICE_PS):
             told_ps = self._waiting_told_ps.get(waiting.ring_id)
             if told_ps is None or now_ps - told_ps >= WAITING_NOTICE_PS:
                 self._waiting_told_ps[waiting.ring_id] = now_ps
-                outgoing += self._rendezvous.to_members(waiting.ring_id, waiting)
-        return outgoing + self._rendezvous.gathering_notices(now_ps / PS_PER_S)
+                outgoing += self.rendezvous.to_members(waiting.ring_id, waiting)
+        return outgoing + self.rendezvous.gathering_notices(now_ps / PS_PER_S)
 
-    def statistics(self, ports: Iterable[int] = ()) -> control.Statistics:
-        """All counters, as operators ask for them; of single ports only those of `ports`."""
+    def statistics(self) -> control.Statistics:
+        """All counters, as operators ask for them, but for those of single ports."""
         return control.Statistics(
             counters=self._switch.counters(),
             workers=dict(self._worker_counters),
-            rings={str(ring): self._switch.ring_counters(ring) for ring in self._rendezvous.ring_ids()},
-            ports={str(number): self._switch.port_counters(number) for number in ports},
+            rings={str(ring): self._switch.ring_counters(ring) for ring in self._switch.rings()},
+            ports={},
         )

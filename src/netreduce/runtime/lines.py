@@ -13,6 +13,7 @@ from netreduce.runtime.cable import BadBurstError, CableClosedError, Outlet, mak
 from netreduce.runtime.carrier import Carrier
 from netreduce.runtime.clock import Clock
 from netreduce.runtime.poller import WRITABLE, Poller
+from netreduce.runtime.tracing import Recorder
 from netreduce.switch import Switch
 from netreduce.wire.pcap import Direction, PcapWriter
 
@@ -28,8 +29,9 @@ class _Line:
 
 
 class Lines:
-    """Carriers at the ports of `switch`, watched by `poller`. `capture` sees every burst that crosses one.
+    """Carriers at the ports of `switch`, watched by `poller`.
 
+    `capture` sees every burst that crosses one, `recorder` every frame that comes and every event of the switch.
     ``lost(port, reason)`` is called when a carrier has failed; the port is unplugged already.
     """
 
@@ -40,12 +42,14 @@ class Lines:
         clock: Clock,
         lost: Callable[[int, str], None],
         capture: PcapWriter | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self._switch = switch
         self._poller = poller
         self._clock = clock
         self._lost = lost
         self._capture = capture
+        self._recorder = recorder
         self._buffer = make_burst_buffer()
         self._lines: dict[int, _Line] = {}
         self._set_aside: set[int] = set()
@@ -108,7 +112,10 @@ class Lines:
                 burst = self._buffer[:size]
                 if self._capture is not None:
                     self._capture.write_burst(number, Direction.INBOUND, burst)
-                self._switch.receive(number, burst, now_ps)
+                if self._recorder is None:
+                    self._switch.receive(number, burst, now_ps)
+                else:
+                    self._recorder.receive(self._switch, number, burst, now_ps)
         except (CableClosedError, BadBurstError) as error:
             self._fail(number, error)
 

@@ -3,28 +3,85 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TypeVar
 
-from netreduce.errors import SwitchLostError
-from netreduce.runtime.cable import connect
-from netreduce.runtime.control_channel import ControlChannel
+from netreduce.errors import AdmissionError, SwitchLostError
+from netreduce.runtime.address import open_channel, token_from_environment
+from netreduce.runtime.cable import CableClosedError
+from netreduce.runtime.reception import OBSERVER_PORT
 from netreduce.wire import control
 
 ANSWER_TIMEOUT_S = 5.0
 
+Answer = TypeVar("Answer", bound=control.Message)
+
+
+class Observer:
+    """A connection to the switch at `address` that is no worker's. Over TCP the switch wants its `token` to be known.
+
+    `SwitchLostError` when the switch does not answer, or turns the observer away.
+    """
+
+    def __init__(self, address: str, token: str | None = None) -> None:
+        self._address = address
+        self._channel = open_channel(address)
+        token = token_from_environment() if token is None else token
+        try:
+            self._ask(control.Hello(OBSERVER_PORT, "observer", os.getpid(), token), control.Ok)
+        except BaseException:
+            self.close()
+            raise
+
+    def _ask(self, request: control.Message, kind: type[Answer]) -> Answer:
+        try:
+            self._channel.send(request)
+            answer = self._channel.receive_within(ANSWER_TIMEOUT_S)
+        except CableClosedError as error:
+            raise SwitchLostError(f"the switch at {self._address} hung up: {error}") from error
+        if isinstance(answer, control.Refused):
+            raise AdmissionError(f"the switch at {self._address} refused: {answer.reason}")
+        if not isinstance(answer, kind):
+            raise SwitchLostError(f"the switch at {self._address} did not answer within {ANSWER_TIMEOUT_S:g} s")
+        return answer
+
+    def statistics(self) -> control.Statistics:
+        """The switch's counters."""
+        return self._ask(control.StatisticsRequest(), control.Statistics)
+
+    def rings(self) -> tuple[control.RingState, ...]:
+        """The rings that there are."""
+        return self._ask(control.RingsRequest(), control.Rings).rings
+
+    def register(self, endpoints: Sequence[control.Endpoint], geometry: control.Geometry, ring_id: int = 0) -> int:
+        """Have the messages of `endpoints` summed, which need not know of it; the ring's id.
+
+        `AdmissionError` when the switch refuses.
+        """
+        return self._ask(control.Register(tuple(endpoints), geometry, ring_id), control.Registered).ring_id
+
+    def unregister(self, ring_id: int) -> None:
+        """End a ring that was registered by an observer; `AdmissionError` for any other."""
+        self._ask(control.Unregister(ring_id), control.Ok)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._channel.close()
+
+    def __enter__(self) -> Observer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
 
 def observe(address: str) -> control.Statistics:
     """The counters of the switch at `address`; `SwitchLostError` when it does not answer."""
-    channel = ControlChannel(connect(address))
-    try:
-        channel.send(control.Hello(-1, "observer", os.getpid()))
-        channel.receive_within(ANSWER_TIMEOUT_S)
-        channel.send(control.StatisticsRequest())
-        answer = channel.receive_within(ANSWER_TIMEOUT_S)
-    finally:
-        channel.close()
-    if not isinstance(answer, control.Statistics):
-        raise SwitchLostError(f"the switch at {address} did not answer within {ANSWER_TIMEOUT_S:g} s")
-    return answer
+    with Observer(address) as observer:
+        return observer.statistics()
 
 
 def summary(statistics: control.Statistics) -> list[str]:

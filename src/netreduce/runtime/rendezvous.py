@@ -76,6 +76,7 @@ class Rendezvous:
         self._unregister = unregister
         self._gathering: dict[str, _Gathering] = {}
         self._rings: dict[int, _Ring] = {}
+        self._reserved: set[int] = set()
         self._last_ring_id = 0
 
     def join(self, port: int, message: Join, now_s: float) -> Outgoing:
@@ -136,9 +137,24 @@ class Rendezvous:
         """Ids rotate, so that a late frame of a ring that is gone does not meet a new ring of the same id."""
         for _ in range(RING_ID_MAX):
             self._last_ring_id = self._last_ring_id % RING_ID_MAX + 1
-            if self._last_ring_id not in self._rings:
+            if self._last_ring_id not in self._rings and self._last_ring_id not in self._reserved:
                 return self._last_ring_id
         raise AdmissionError(f"all {RING_ID_MAX} ring ids are taken")
+
+    def reserve(self, ring_id: int) -> int:
+        """Set a ring id aside for a ring that nobody joins: `ring_id`, or any for 0. AdmissionError if it is taken."""
+        if ring_id in self._rings or ring_id in self._reserved:
+            raise AdmissionError(f"ring {ring_id} exists already")
+        self._reserved.add(ring_id or self._free_ring_id())
+        return ring_id or self._last_ring_id
+
+    def free(self, ring_id: int) -> None:
+        """Undo `reserve`; KeyError if it was not reserved."""
+        self._reserved.remove(ring_id)
+
+    def group_of(self, ring_id: int) -> str:
+        """The group whose ring it is; empty if nobody joined it."""
+        return self._rings[ring_id].group if ring_id in self._rings else ""
 
     def _rank(self, port: int, ring_id: int) -> tuple[_Ring, int] | None:
         """The ring and the port's rank in it; None when the port is no present member."""
@@ -210,10 +226,6 @@ class Rendezvous:
         """`message` for every present member of a ring."""
         ring = self._rings.get(ring_id)
         return [] if ring is None else [(ring.ports[rank], message) for rank in ring.present()]
-
-    def ring_ids(self) -> list[int]:
-        """The rings that are registered."""
-        return list(self._rings)
 
     def gathering_notices(self, now_s: float) -> Outgoing:
         """Tell those who wait who is missing, once per interval."""

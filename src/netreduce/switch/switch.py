@@ -94,6 +94,25 @@ class Switch:
         self.tables.ports[port].up = 1
         self._addresses[ip] = (port, number)
 
+    def bring_up(self, port: int) -> None:
+        """Let frames out by `port`, whose addresses are learned as they speak."""
+        self.tables.ports[port].up = 1
+
+    def port_of(self, mac: str, now_ps: int) -> int | None:
+        """The port behind which `mac` was seen, or is attached; None if it is unknown or was silent for too long."""
+        at = int(find_mac(self.tables, int.from_bytes(mac_bytes(mac), "big"), now_ps))
+        return None if at < 0 else int(self.tables.macs[at].port)
+
+    def owns(self, ip: str) -> bool:
+        """Whether `ip` is attached to a port."""
+        return ip in self._addresses
+
+    def let_go(self, ip: str, now_ps: int) -> None:
+        """Undo `attach` for one address: its MAC address may move and age again. KeyError if it is not attached."""
+        _, number = self._addresses.pop(ip)
+        row = self.tables.macs[int(find_mac(self.tables, number, now_ps))]
+        row.fixed, row.seen_ps = 0, now_ps
+
     def detach(self, port: int) -> None:
         """Unplug `port`: its addresses are free, its queue is emptied, what it sends is no longer aggregated."""
         self._addresses = {ip: owner for ip, owner in self._addresses.items() if owner[0] != port}
@@ -116,6 +135,10 @@ class Switch:
         self._told.discard(ring_id)
 
     # What the switch knows.
+
+    def rings(self) -> dict[int, RingSpec]:
+        """The registered rings by id."""
+        return dict(self._registry.specs)
 
     def notices(self) -> list[Mismatch]:
         """Rings that failed since the last call because two ranks disagree; each once."""

@@ -71,6 +71,19 @@ class Attached(Struct, tag=True):
     epoch_ns: int  # the fabric's time zero on the machine's monotonic clock: frames are stamped relative to it
 
 
+class Present(Struct, tag=True):
+    """First message of a worker that has a NIC of its own on the switch's network. Answered by `Attached`.
+
+    It reaches the switch over TCP, and goes on as the control connection. A frame of this `mac` has crossed the switch
+    before, so that the switch knows its port.
+    """
+
+    worker: Name
+    mac: Name
+    ip: Name
+    token: str = ""
+
+
 class Hello(Struct, tag=True):
     """First message on a control connection: which port's worker speaks. Answered by `Ok`.
 
@@ -188,6 +201,49 @@ class Waiting(Struct, tag=True):
     waiting_s: float
 
 
+class Register(Struct, tag=True):
+    """An observer asks for a ring of endpoints that do not speak to the switch. Answered by `Registered` or `Refused`.
+
+    A `ring_id` of 0 lets the switch choose. Frames of each endpoint's `mac` have crossed the switch before.
+    """
+
+    endpoints: Annotated[tuple[Endpoint, ...], Meta(min_length=1, max_length=RANKS_MAX)]
+    geometry: Geometry
+    ring_id: Annotated[int, Meta(ge=0, lt=1 << 16)] = 0
+
+
+class Registered(Struct, tag=True):
+    """The ring sums from now on, until it is unregistered or the switch ends."""
+
+    ring_id: int
+
+
+class Unregister(Struct, tag=True):
+    """An observer asks to end a ring that was registered by `Register`. Answered by `Ok` or `Refused`."""
+
+    ring_id: int
+
+
+class RingsRequest(Struct, tag=True):
+    """An observer asks which rings there are. Answered by `Rings`."""
+
+
+class RingState(Struct, frozen=True):
+    """One ring: what it is called, who is in it, and its counters."""
+
+    ring_id: int
+    group: str
+    geometry: Geometry
+    endpoints: tuple[Endpoint, ...]
+    counters: dict[str, int]
+
+
+class Rings(Struct, tag=True):
+    """All rings, in the order of their ids."""
+
+    rings: tuple[RingState, ...]
+
+
 class StatisticsRequest(Struct, tag=True):
     """Ask for the switch's counters. Answered by `Statistics`."""
 
@@ -209,8 +265,9 @@ class Ok(Struct, tag=True):
 
 
 Message = (
-    Attach | Attached | Hello | Join | Gathering | Joined | Ready | Go | Leave | Left | Closed | Report
-    | Refused | PeerLost | Mismatch | Waiting | StatisticsRequest | Statistics | Ok
+    Attach | Attached | Present | Hello | Join | Gathering | Joined | Ready | Go | Leave | Left | Closed | Report
+    | Refused | PeerLost | Mismatch | Waiting | Register | Registered | Unregister | RingsRequest | Rings
+    | StatisticsRequest | Statistics | Ok
 )  # fmt: skip
 
 _encoder = msgspec.json.Encoder()

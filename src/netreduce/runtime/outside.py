@@ -1,0 +1,98 @@
+"""Ports of the switch that lead outside: Linux interfaces, and streams that a guest's emulator connects to.
+
+They keep their numbers for the switch's life. What is behind them is learned from the frames that come in; hosts that
+take part in rings are then attached, so that nobody else can speak in their name.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import Counter
+
+from netreduce.errors import ConfigurationError
+from netreduce.runtime.cable import accept
+from netreduce.runtime.carrier import Carrier
+from netreduce.runtime.clock import Clock
+from netreduce.runtime.lines import Lines
+from netreduce.runtime.poller import Poller
+from netreduce.runtime.stream import StreamCarrier
+from netreduce.switch import Switch
+
+logger = logging.getLogger("netreduce.switch")
+
+
+class OutsidePorts:
+    """The outside ports of `switch`, whose carriers are in `lines`."""
+
+    def __init__(self, switch: Switch, lines: Lines, poller: Poller, clock: Clock) -> None:
+        self._switch = switch
+        self._lines = lines
+        self._poller = poller
+        self._clock = clock
+        self._names: dict[int, str] = {}
+        self._listeners: dict[int, socket.socket] = {}
+        self._users: Counter[str] = Counter()  # of attached addresses
+
+    def add(self, name: str, carrier: Carrier) -> int:
+        """Plug `carrier` into a free port; its number."""
+        number = self._take_port(name)
+        self._lines.plug(number, carrier)
+        return number
+
+    def add_stream(self, name: str, listener: socket.socket) -> int:
+        """Plug who connects to `listener` (of `stream.listen_at`), one at a time, into a free port; its number."""
+        number = self._take_port(name)
+        self._listeners[number] = listener
+        self._poller.watch(listener.fileno(), lambda _mask: self._connected(number, listener))
+        return number
+
+    def _take_port(self, name: str) -> int:
+        number = self._lines.free_port()
+        if number is None:
+            raise ConfigurationError(f"no port is left for {name}: the switch has {self._switch.port_count}")
+        self._lines.set_aside(number)
+        self._names[number] = name
+        return number
+
+    def _connected(self, number: int, listener: socket.socket) -> None:
+        connection = accept(listener)
+        if connection is None:
+            return
+        if number in self._lines:
+            logger.warning("port %d: %s is in use, a second connection was refused", number, self._names[number])
+            connection.close()
+            return
+        self._lines.plug(number, StreamCarrier(connection, self._clock.now_ps))
+        logger.info("port %d: %s is connected", number, self._names[number])
+
+    def attach(self, mac: str, ip: str) -> int:
+        """Let a host own its addresses; its port. ConfigurationError if it was never heard, or others have them."""
+        port = self._switch.port_of(mac, self._clock.now_ps())
+        if port is None:
+            raise ConfigurationError(
+                f"no frame from {mac} has reached the switch: connect the interface of {ip} to one of its ports"
+            )
+        if port not in self._names:
+            raise ConfigurationError(f"{mac} is the address of a local worker")
+        self._switch.attach(port, mac, ip)
+        self._users[ip] += 1
+        return port
+
+    def let_go(self, ip: str) -> None:
+        """Undo one `attach`."""
+        self._users[ip] -= 1
+        if self._users[ip] <= 0:
+            del self._users[ip]
+            if self._switch.owns(ip):
+                self._switch.let_go(ip, self._clock.now_ps())
+
+    def lost(self, number: int, reason: str) -> None:
+        """The carrier of a port has failed."""
+        logger.warning("port %d: %s is disconnected: %s", number, self._names[number], reason)
+
+    def close(self) -> None:
+        """Stop listening."""
+        for listener in self._listeners.values():
+            self._poller.unwatch(listener.fileno())
+            listener.close()
