@@ -1,0 +1,102 @@
+"""A switch server on a thread, with streams for a guest's NICs, links that lose frames by rules, and a capture."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from netreduce.fabric.faults import Faults
+from netreduce.runtime.cable import accept, listen, new_address
+from netreduce.runtime.carrier import Carrier
+from netreduce.runtime.clock import Clock
+from netreduce.runtime.observer import Observer
+from netreduce.runtime.server import SwitchServer
+from netreduce.runtime.stream import StreamCarrier, listen_at
+from netreduce.switch import Switch
+from netreduce.units import NEVER_PS
+from netreduce.wire.pcap import PcapWriter
+
+CABLES = 4
+"""Ports besides those of the guest."""
+
+
+class LossyCarrier:
+    """A carrier whose frames pass `up` on their way to the switch, and `down` on their way from it.
+
+    Held-back frames are not its business: rules that drop, duplicate or corrupt are.
+    """
+
+    def __init__(self, inner: Carrier, up: Faults, down: Faults) -> None:
+        self._inner, self._up, self._down = inner, up, down
+        self._pending = np.zeros(0, np.uint8)
+        self.fileno, self.counters, self.close = inner.fileno, inner.counters, inner.close
+
+    def receive(self, buffer: np.ndarray) -> int:
+        size = self._inner.receive(buffer)
+        if not size or not self._up.active:
+            return size
+        self._up.push(buffer[:size])
+        burst = self._up.pop(NEVER_PS)
+        buffer[: burst.size] = burst
+        return burst.size
+
+    def send_burst(self, burst: np.ndarray) -> bool:
+        if not self._down.active:
+            return self.flush() and self._inner.send_burst(burst)
+        if not self.flush():
+            return False
+        self._down.push(burst)
+        self._pending = self._down.pop(NEVER_PS)
+        self.flush()
+        return True
+
+    def flush(self) -> bool:
+        if self._pending.size and self._inner.send_burst(self._pending):
+            self._pending = np.zeros(0, np.uint8)
+        return not self._pending.size and self._inner.flush()
+
+
+class Hub:
+    """The switch with `guest_ports` streams at ``directory/nic<i>``. `observer` speaks to it."""
+
+    def __init__(self, directory: Path, guest_ports: int, seed: int) -> None:
+        self.sockets = [directory / f"nic{i}" for i in range(guest_ports)]
+        self._listeners = [listen_at(path) for path in self.sockets]
+        self.up = [Faults(np.random.default_rng([seed, i, 0])) for i in range(guest_ports)]
+        self.down = [Faults(np.random.default_rng([seed, i, 1])) for i in range(guest_ports)]
+        self.address = new_address()
+        self._clock = Clock()
+        names = [f"port{n}" for n in range(guest_ports + CABLES)]
+        self.pcap = directory / "guest.pcapng"
+        self._capture = PcapWriter(self.pcap, names, epoch_ns=self._clock.epoch_unix_ns())
+        self.switch = Switch("switch", guest_ports + CABLES)
+        self._server = SwitchServer(self.switch, listen(self.address), self._clock, self._capture)
+        self._owner, end = socket.socketpair()
+        self._server.watch_owner(end.fileno())
+        self._end = end
+
+    def start(self) -> None:
+        """Wait until the guest's NICs are plugged in, then serve."""
+        for listener, up, down in zip(self._listeners, self.up, self.down, strict=True):
+            listener.settimeout(30)
+            connection = accept(listener)
+            assert connection is not None, "QEMU did not connect"
+            carrier = LossyCarrier(StreamCarrier(connection, self._clock.now_ps), up, down)
+            self._server.outside.add("guest", carrier)
+            listener.close()
+        self._thread = threading.Thread(target=self._server.run)
+        self._thread.start()
+        self.observer = Observer(self.address)
+
+    def close(self) -> None:
+        """End the switch."""
+        self.observer.close()
+        self._owner.close()
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        self._server.close()
+        self._end.close()
+        self._capture.close()
