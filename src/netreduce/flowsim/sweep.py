@@ -86,7 +86,7 @@ def solve(point: Point) -> Result:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Thousands of running schedules hold millions of small objects and no cycles: looking for some doubles the time."""
+    """Thousands of running schedules hold millions of objects and no cycles: looking for some doubles the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
