@@ -35,11 +35,7 @@ def test_the_scenario_of_the_guide_can_be_read_and_names_every_field(tmp_path):
     cluster = description.cluster_of(described)
     assert [job.name for job in description.jobs_of(described, cluster)] == ["train"]
     assert description.background_of(described, cluster)[0].repeat
-    for fields in (
-        description.ClusterFields,
-        description.JobFields,
-        description.ChangeFields,
-        description.BackgroundFields,
-    ):
-        for name in fields.__struct_encode_fields__:
+    tables = ("ClusterFields", "SettingsFields", "JobFields", "ChangeFields", "BackgroundFields")
+    for table in tables:
+        for name in getattr(description, table).__struct_encode_fields__:
             assert name in example, name
