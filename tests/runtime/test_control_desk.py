@@ -45,6 +45,9 @@ requests = st.one_of(
     st.builds(control.Leave, ring_ids),
     st.builds(control.Report, st.dictionaries(st.sampled_from(["x", "y"]), st.integers(0, COUNT_MAX))),
     st.just(control.StatisticsRequest()),
+    st.builds(
+        control.Mismatch, ring_ids, st.just(-1), st.just(0), st.text(max_size=5), st.just(1), st.text(max_size=5)
+    ),
     st.just(control.Ok()),
     st.just(None),  # the worker is lost
 )

@@ -25,6 +25,7 @@ Address = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 RemoteKey = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Rank = Annotated[int, Meta(ge=0, lt=RANKS_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Description = Annotated[str, Meta(max_length=1000)]
 
 
 class Geometry(Struct, frozen=True):
@@ -186,10 +187,10 @@ class Mismatch(Struct, tag=True):
 
     ring_id: int
     message_id: int
-    rank_a: int
-    description_a: str
-    rank_b: int
-    description_b: str
+    rank_a: Rank
+    description_a: Description
+    rank_b: Rank
+    description_b: Description
 
 
 class Waiting(Struct, tag=True):
