@@ -17,8 +17,8 @@ test: lint unit plain live
 
 lint: $(INSTALLED)
 	@echo "== ruff, mypy"
-	@$(BIN)/ruff check src tests examples
-	@$(BIN)/ruff format --check src tests examples
+	@$(BIN)/ruff check src tests examples benchmarks
+	@$(BIN)/ruff format --check src tests examples benchmarks
 	@$(BIN)/mypy
 
 # Before the tests, whose time limits do not allow for it; says so if there is anything to do.

@@ -157,7 +157,8 @@ def emit(
 ) -> None:
     """Write one event, if logging is on. Pass -1 for what does not apply.
 
-    Two functions, so that a caller has only the test inlined: passing all arguments costs more than most packets' steps.
+    Two functions, so that a caller has only the test inlined: passing all arguments costs more than most steps of a
+    packet.
     """
     if log.state[0].enabled != 0:
         _write(log, time_ps, kind, port, qpn, psn, ring_id, rank, message_id, slot, length_bytes, detail)
