@@ -1,5 +1,7 @@
 """Lending tensors to the network: which memory it sees, how dtypes and operations map, what is refused."""
 
+import gc
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -42,6 +44,20 @@ def test_a_parameter_is_lent_without_a_copy_and_stays_a_leaf():
     Staged(parameter).array[:] = 7
     assert parameter.tolist() == [7, 7, 7]
     assert parameter.is_leaf
+
+
+def test_a_lent_tensor_may_be_resized_afterwards_as_fsdp_does():
+    tensor = torch.ones(3)
+    Staged(tensor)
+    tensor.untyped_storage().resize_(0)
+
+
+def test_the_array_keeps_the_memory_while_the_network_has_it():
+    array = Staged(torch.full((1000,), 7.0)).array
+    gc.collect()
+    others = [torch.zeros(1000) for _ in range(10)]
+    assert (array == 7).all()
+    assert len(others) == 10
 
 
 STRIDED = {

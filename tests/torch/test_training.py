@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 pytestmark = pytest.mark.live
@@ -144,6 +144,20 @@ def test_a_model_in_bfloat16_has_the_same_gradients_everywhere(world: World):
     world.run(check_bfloat16_model)
 
 
+def check_loader() -> None:
+    """A data loader forks, and its children end without the group's taking notice."""
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    rows = torch.arange(32.0).reshape(8, 4)
+    for _ in range(2):
+        for batch in torch.utils.data.DataLoader(rows, batch_size=2, num_workers=2, multiprocessing_context="fork"):
+            model(batch).sum().backward()
+    assert torch.equal(model.module.weight.grad, 2 * rows.sum(0, keepdim=True))
+
+
+def test_forked_workers_of_a_data_loader_leave_the_group_alone(world: World):
+    world.run(check_loader)
+
+
 def check_no_sync() -> None:
     """Gradients gathered over two steps without communication are those of the two steps with it."""
     model = DistributedDataParallel(network())
@@ -215,6 +229,19 @@ def check_fsdp2() -> None:
 
 def test_fsdp2_reaches_the_parameters_that_one_process_reaches(world: World):
     world.run(check_fsdp2)
+
+
+def check_fsdp1() -> None:
+    model = FullyShardedDataParallel(network(), device_id=torch.device("cpu"))
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    norm = torch.stack([parameter.norm() for parameter in trained_alone()]).norm()
+    total = sum(parameter.detach().square().sum() for parameter in model.parameters())
+    dist.all_reduce(total)
+    torch.testing.assert_close(total.sqrt(), norm, rtol=1e-4, atol=1e-4)
+
+
+def test_the_older_fsdp_reaches_parameters_of_the_same_norm(world: World):
+    world.run(check_fsdp1)
 
 
 def check_mesh() -> None:

@@ -30,12 +30,17 @@ class World:
         self._processes = []
         for rank in range(size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, size, str(folder / "store"), theirs), daemon=True)
+            process = context.Process(target=_serve, args=(rank, size, str(folder / "store"), theirs))
             process.start()
             theirs.close()
             self._connections[rank] = ours
             self._processes.append(process)
-        self._collect(START_TIMEOUT_S)
+        try:
+            self._collect(START_TIMEOUT_S)
+        except BaseException:
+            for process in self._processes:
+                process.kill()
+            raise
 
     def run(self, function: Callable[..., Any], *arguments: Any, dying: int | None = None) -> list[Any]:
         """The results of ``function(*arguments)``, by rank. Fails with the first failing rank's traceback.
@@ -89,10 +94,18 @@ def _serve(rank: int, size: int, store: str, connection: Connection) -> None:
         timeout=timedelta(seconds=GROUP_TIMEOUT_S),
     )
     connection.send((True, None))
-    while (request := connection.recv()) is not None:
+    while (request := _next(connection)) is not None:
         function, arguments = request
         try:
             connection.send((True, function(*arguments)))
         except Exception:
             connection.send((False, traceback.format_exc()))
     dist.destroy_process_group()
+
+
+def _next(connection: Connection) -> Any:
+    """What to run next; None at the end, also if the tests' process is gone."""
+    try:
+        return connection.recv()
+    except EOFError:
+        return None

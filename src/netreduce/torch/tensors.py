@@ -71,6 +71,22 @@ def check(tensor: Tensor, *, written: bool) -> None:
         raise UnsupportedError("elements of this tensor share memory (expand?), so no result fits: use .contiguous()")
 
 
+class _Memory:
+    """A contiguous tensor's bytes under NumPy's array interface; the array keeps the tensor alive.
+
+    `Tensor.numpy` would do, but it makes the storage unresizable for ever, and FSDP resizes storages.
+    """
+
+    def __init__(self, flat: Tensor) -> None:
+        self.tensor = flat
+        self.__array_interface__ = {
+            "data": (flat.data_ptr(), False),
+            "shape": (flat.numel() * flat.element_size(),),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
 class Staged:
     """A tensor's memory, lent to the network as the flat `array`.
 
@@ -95,7 +111,7 @@ class Staged:
             flat = flat.mul_(factor) if written else (flat * factor).to(tensor.dtype)
         self._flat = flat
         self.is_copy = flat.data_ptr() != tensor.data_ptr()
-        self.array = flat.view(torch.uint8).numpy().view(NUMPY_DTYPES.get(tensor.dtype, np.uint8))
+        self.array = np.asarray(_Memory(flat)).view(NUMPY_DTYPES.get(tensor.dtype, np.uint8))
 
     def store(self) -> None:
         """Put the result where the user's tensor is."""
