@@ -48,6 +48,8 @@ class ControlDesk:
             return self.rendezvous.ready(port, message)
         if isinstance(message, control.Leave):
             return self.rendezvous.leave(port, message)
+        if isinstance(message, control.Mismatch):
+            return self._rendezvous.disagree(port, message)
         if isinstance(message, control.Report):
             self._add_report(message)
             return []
