@@ -151,6 +151,19 @@ def test_a_benchmark_with_real_processes_finds_nothing_wrong(collective: str, tm
     assert "# Out of bounds values : 0 OK" in done.stdout
 
 
+@pytest.mark.live
+@pytest.mark.timeout(400)
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("options", [["ring", "--channels", "3"], ["tree"], ["halving"], ["central"]], ids=" ".join)
+def test_every_algorithm_can_be_measured(options: list[str]) -> None:
+    command = [str(Path(sys.executable).with_name("netreduce")), "bench", "--workers", "3", "-b", "1K", "-e", "64K"]
+    command += ["-f", "64", "--iters", "1", "--warmup", "0", "--algorithm", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "# Out of bounds values : 0 OK" in done.stdout
+    assert "# In-network reduction : not used" in done.stdout
+
+
 def test_a_dtype_that_cannot_be_reduced_is_refused_in_one_line() -> None:
     answer = CliRunner().invoke(app, ["bench", "--dtype", "int32", "--op", "avg"])
     assert answer.exit_code == 1

@@ -5,6 +5,7 @@ Run as ``python -m netreduce.cli.bench_worker SETTINGS``, where SETTINGS is `Set
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 
 from netreduce.cli.bench_cases import CASES, Case
 from netreduce.cli.bench_report import Report, Row, Timing, bus_factor, footer, header, row_line
+from netreduce.collectives.algorithms import Tuning
 from netreduce.collectives.reductions import DTYPES, plan_reduction
 from netreduce.runtime.communicator import Communicator, reduction_named
 
@@ -30,6 +32,7 @@ class Settings(msgspec.Struct, frozen=True):
     op: str
     root: int
     algorithm: str
+    channels: int
     iterations: int
     warmup: int
     check: bool
@@ -118,7 +121,8 @@ class Bencher:
 
 def main(settings: Settings) -> int:
     """The exit code: 1 if a result was wrong."""
-    with Communicator.connect() as world:
+    order = tuple(range(int(os.environ["WORLD_SIZE"])))
+    with Communicator.connect(tuning=Tuning(channels=(order,) * settings.channels)) as world:
         report = Bencher(world, settings).run()
         if world.rank == 0 and settings.json_path:
             Path(settings.json_path).write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")

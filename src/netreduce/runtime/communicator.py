@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from netreduce.collectives.algorithms import Algorithm
+from netreduce.collectives.algorithms import Algorithm, Tuning
 from netreduce.collectives.engine import Engine
 from netreduce.collectives.operation import Operation
 from netreduce.collectives.reductions import Reduction
@@ -86,11 +86,13 @@ class Communicator:
         group: str = "world",
         timeout_s: float = DEFAULT_TIMEOUT_S,
         geometry: Geometry | None = None,
+        tuning: Tuning = Tuning(),  # noqa: B008 (immutable)
     ) -> Communicator:
         """Enter `group` at the switch and wait for its other ranks.
 
         `address`, `rank` and `world_size` come from NETREDUCE_SWITCH, RANK and WORLD_SIZE unless given. `timeout_s`
-        bounds the wait here and every collective. A world of one rank needs no switch.
+        bounds the wait here and every collective. `tuning` says how collectives between hosts are cut; all ranks need
+        the same. A world of one rank needs no switch.
 
         Raises `ConfigurationError`, `SwitchLostError`, `AdmissionError`, `CollectiveTimeoutError`.
         """
@@ -99,6 +101,7 @@ class Communicator:
         if not 1 <= world_size <= RANKS_MAX or not 0 <= rank < world_size:
             raise ConfigurationError(f"rank {rank} of {world_size}: want 0 <= rank < world_size <= {RANKS_MAX}")
         geometry = geometry or Geometry()
+        tuning.check(world_size)
         if world_size == 1:
             return cls(Solo(geometry), 0, (0,), None)
         address = address or os.environ.get("NETREDUCE_SWITCH")
@@ -106,7 +109,7 @@ class Communicator:
             raise ConfigurationError("NETREDUCE_SWITCH is not set: start under `netreduce run`, or pass the address")
         worker = Worker(address, f"rank {rank}")
         try:
-            member = worker.join(group, rank, world_size, geometry, timeout_s)
+            member = worker.join(group, rank, world_size, geometry, timeout_s, tuning)
         except BaseException:
             worker.close()
             raise

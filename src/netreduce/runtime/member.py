@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from netreduce.collectives.algorithms import Tuning
 from netreduce.collectives.engine import Engine
 from netreduce.collectives.operation import Operation
 from netreduce.errors import (
@@ -50,6 +51,7 @@ class Member:
         rank: int,
         world_size: int,
         geometry: control.Geometry,
+        tuning: Tuning,
         timeout_s: float,
         submit: Callable[[Callable[[], None]], None],
         send: Callable[[control.Message], None],
@@ -58,6 +60,7 @@ class Member:
         self.rank = rank
         self.world_size = world_size
         self.geometry = geometry
+        self.tuning = tuning
         self.timeout_s = timeout_s
         self.joined: Future[None] = Future()
         self.closed: Future[None] = Future()

@@ -21,6 +21,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict
 
+from netreduce.collectives.algorithms import Tuning
 from netreduce.collectives.engine import Engine
 from netreduce.errors import CollectiveTimeoutError, NetReduceError, SwitchLostError
 from netreduce.nic import Nic, verbs
@@ -86,12 +87,20 @@ class Worker:
         elif self._is_asleep:
             os.eventfd_write(self._wake, 1)
 
-    def join(self, group: str, rank: int, world_size: int, geometry: control.Geometry, timeout_s: float) -> Member:
+    def join(
+        self,
+        group: str,
+        rank: int,
+        world_size: int,
+        geometry: control.Geometry,
+        timeout_s: float,
+        tuning: Tuning = Tuning(),  # noqa: B008 (immutable)
+    ) -> Member:
         """Enter `group` and wait for its other ranks, at most `timeout_s`, which also bounds its operations.
 
         Raises `AdmissionError` when the switch refuses, `CollectiveTimeoutError` when ranks do not come.
         """
-        member = Member(group, rank, world_size, geometry, timeout_s, self.submit, self._channel.send)
+        member = Member(group, rank, world_size, geometry, tuning, timeout_s, self.submit, self._channel.send)
         self.submit(lambda: self._enter(member))
         try:
             member.joined.result(timeout_s)
@@ -241,7 +250,8 @@ class Worker:
         self._members.append(member)
         with self._failing(member):
             seed = secrets.randbits(32)
-            member.join(Engine(self._context, member.rank, member.world_size, member.geometry, seed=seed))
+            identity = member.rank, member.world_size, member.geometry
+            member.join(Engine(self._context, *identity, tuning=member.tuning, seed=seed))
 
     @contextlib.contextmanager
     def _failing(self, member: Member) -> Iterator[None]:
