@@ -49,7 +49,7 @@ class ControlDesk:
         if isinstance(message, control.Leave):
             return self.rendezvous.leave(port, message)
         if isinstance(message, control.Mismatch):
-            return self._rendezvous.disagree(port, message)
+            return self.rendezvous.disagree(port, message)
         if isinstance(message, control.Report):
             self._add_report(message)
             return []
