@@ -44,20 +44,38 @@ def burst(*lengths: int) -> np.ndarray:
     return queue.data[: int(queue.state[0].tail)].copy()
 
 
-def make_switch(directory: Path) -> Recorder:
-    return Recorder(directory, SWITCH, NodeInfo(SWITCH, "switch"))
+class Hand:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now_ps = 0
+
+    def __call__(self) -> int:
+        return self.now_ps
 
 
-def make_worker(directory: Path) -> Recorder:
+@pytest.fixture
+def clock() -> Hand:
+    return Hand()
+
+
+def make_switch(directory: Path, clock: Hand) -> Recorder:
+    return Recorder(directory, SWITCH, NodeInfo(SWITCH, "switch"), clock)
+
+
+def make_worker(directory: Path, clock: Hand) -> Recorder:
     """The recorder of rank 0, at port 2."""
-    return Recorder(directory, worker_stem(2), NodeInfo("rank 0", "host", "10.78.0.4"))
+    return Recorder(directory, worker_stem(2), NodeInfo("rank 0", "host", "10.78.0.4"), clock)
 
 
-def test_frames_of_a_burst_reach_the_node_one_by_one_each_with_its_events_behind_it(tmp_path: Path) -> None:
-    recorder = make_switch(tmp_path)
-    make_worker(tmp_path).close()
+def test_frames_of_a_burst_reach_the_node_one_by_one_each_with_its_events_behind_it(
+    tmp_path: Path, clock: Hand
+) -> None:
+    recorder = make_switch(tmp_path, clock)
+    make_worker(tmp_path, clock).close()
     node = Sink(recorder)
-    recorder.receive(node, 2, burst(60, 70, 80), 1000)
+    clock.now_ps = 1000
+    assert recorder.receive(node, 2, burst(60, 70, 80)) == 1002
     recorder.close()
     assert [(port, now) for port, _, now in node.seen] == [(2, 1000), (2, 1001), (2, 1002)]
     assert assemble(tmp_path, tmp_path / "t.jsonl", "three frames") == (6, False)
@@ -75,12 +93,14 @@ def test_frames_of_a_burst_reach_the_node_one_by_one_each_with_its_events_behind
     assert all(isinstance(moment, EventMoment) and moment.node == SWITCH for moment in moments[1::2])
 
 
-def test_parts_of_all_processes_are_merged_by_time(tmp_path: Path) -> None:
-    switch, worker = make_switch(tmp_path), make_worker(tmp_path)
+def test_parts_of_all_processes_are_merged_by_time(tmp_path: Path, clock: Hand) -> None:
+    switch, worker = make_switch(tmp_path, clock), make_worker(tmp_path, clock)
     log_event(worker, 10)
     worker.note()
-    switch.receive(Sink(switch), 2, burst(60), 20)
-    worker.receive(Sink(worker), 0, burst(60), 30)
+    clock.now_ps = 20
+    switch.receive(Sink(switch), 2, burst(60))
+    clock.now_ps = 30
+    worker.receive(Sink(worker), 0, burst(60))
     log_event(switch, 40)
     for recorder in (switch, worker):
         recorder.close()
@@ -93,9 +113,10 @@ def test_parts_of_all_processes_are_merged_by_time(tmp_path: Path) -> None:
     ]
 
 
-def test_events_of_a_late_timer_do_not_go_back_in_time(tmp_path: Path) -> None:
-    switch = make_switch(tmp_path)
-    switch.receive(Sink(switch), 0, burst(60, 60), 100)
+def test_events_of_a_late_timer_do_not_go_back_in_time(tmp_path: Path, clock: Hand) -> None:
+    switch = make_switch(tmp_path, clock)
+    clock.now_ps = 100
+    switch.receive(Sink(switch), 0, burst(60, 60))
     log_event(switch, 100)  # as `advance` does, whose time was read before the burst was split
     switch.close()
     assemble(tmp_path, tmp_path / "t.jsonl", "")
@@ -103,10 +124,10 @@ def test_events_of_a_late_timer_do_not_go_back_in_time(tmp_path: Path) -> None:
 
 
 def test_a_trace_is_cut_where_the_first_process_stopped_recording(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracing, "RECORDED_BYTES_MAX", 500)
-    switch, worker = make_switch(tmp_path), make_worker(tmp_path)
+    switch, worker = make_switch(tmp_path, clock), make_worker(tmp_path, clock)
     for time_ps in range(10):
         log_event(worker, 10 * time_ps)
         worker.note()
@@ -120,8 +141,8 @@ def test_a_trace_is_cut_where_the_first_process_stopped_recording(
     assert moments == 6
 
 
-def test_a_trace_is_cut_after_the_most_moments_that_one_can_have(tmp_path: Path) -> None:
-    switch = make_switch(tmp_path)
+def test_a_trace_is_cut_after_the_most_moments_that_one_can_have(tmp_path: Path, clock: Hand) -> None:
+    switch = make_switch(tmp_path, clock)
     for time_ps in range(10):
         log_event(switch, time_ps)
     switch.close()
@@ -129,9 +150,11 @@ def test_a_trace_is_cut_after_the_most_moments_that_one_can_have(tmp_path: Path)
     assert len(list(read_trace(tmp_path / "t.jsonl"))) == 4
 
 
-def test_a_log_that_overflowed_cuts_the_trace_before_the_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_overflowed_cuts_the_trace_before_the_gap(
+    tmp_path: Path, clock: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tracing, "LOG_CAPACITY", 4)
-    switch = make_switch(tmp_path)
+    switch = make_switch(tmp_path, clock)
     log_event(switch, 1)
     switch.note()
     for time_ps in range(10, 20):
@@ -140,31 +163,33 @@ def test_a_log_that_overflowed_cuts_the_trace_before_the_gap(tmp_path: Path, mon
     assert assemble(tmp_path, tmp_path / "t.jsonl", "") == (1, True)
 
 
-def test_the_torn_end_of_a_killed_process_is_left_out(tmp_path: Path) -> None:
-    switch = make_switch(tmp_path)
-    switch.receive(Sink(switch), 2, burst(60, 70), 1)
+def test_the_torn_end_of_a_killed_process_is_left_out(tmp_path: Path, clock: Hand) -> None:
+    switch = make_switch(tmp_path, clock)
+    switch.receive(Sink(switch), 2, burst(60, 70))
     switch.close()
     (file,) = tmp_path.glob("switch.port2")
     file.write_bytes(file.read_bytes()[:-20])
     assert assemble(tmp_path, tmp_path / "t.jsonl", "") == (3, False)
 
 
-def test_workers_of_equal_name_are_told_apart_and_sorted_by_number(tmp_path: Path) -> None:
+def test_workers_of_equal_name_are_told_apart_and_sorted_by_number(tmp_path: Path, clock: Hand) -> None:
     for port, name in enumerate(["rank 10", "rank 9", "rank 0", "rank 0"]):
-        Recorder(tmp_path, worker_stem(port), NodeInfo(name, "host")).close()
+        Recorder(tmp_path, worker_stem(port), NodeInfo(name, "host"), clock).close()
     assemble(tmp_path, tmp_path / "t.jsonl", "")
     names = [node.name for node in read_trace(tmp_path / "t.jsonl").header.nodes]
     assert names == ["rank 0, worker2", "rank 0, worker3", "rank 9", "rank 10"]
 
 
-def test_a_worker_records_only_when_it_is_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_records_only_when_it_is_asked_to(
+    tmp_path: Path, clock: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(tracing.TRACE_VARIABLE, raising=False)
-    assert worker_recorder(0, "rank 0", "10.78.0.2") is None
+    assert worker_recorder(0, "rank 0", "10.78.0.2", clock) is None
     monkeypatch.setenv(tracing.TRACE_VARIABLE, str(tmp_path))
-    recorder = worker_recorder(0, "rank 0", "10.78.0.2")
+    recorder = worker_recorder(0, "rank 0", "10.78.0.2", clock)
     assert recorder is not None
     nic = Nic("rank 0", "02:4e:52:00:00:02", "10.78.0.2", events=recorder.log)
-    recorder.receive(nic, 0, burst(60), 7)
+    recorder.receive(nic, 0, burst(60))
     recorder.close()
     assemble(tmp_path, tmp_path / "t.jsonl", "")
     events = [moment.event for moment in read_trace(tmp_path / "t.jsonl") if isinstance(moment, EventMoment)]
@@ -195,6 +220,10 @@ def test_a_run_leaves_a_trace_that_tells_how_the_switch_added(tmp_path: Path) ->
     assert trace.header.element == "float32"
     times = [moment.t_ps for moment in trace]
     assert times == sorted(times)
+    crossed: set[int] = set()
+    for frame in [moment for moment in trace if isinstance(moment, FrameMoment)]:
+        assert frame.target == SWITCH or frame.view.psn in crossed, "nothing arrives before it was sent"
+        crossed.add(frame.view.psn)
     steps = walk_of(trace)["walks"][0]["steps"]
     sums = [step for step in steps if "sum and splice" in step["title"]]
     assert len(sums) == 3, "a message of 12,016 bytes has three packets"

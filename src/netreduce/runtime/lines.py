@@ -115,7 +115,7 @@ class Lines:
                 if self._recorder is None:
                     self._switch.receive(number, burst, now_ps)
                 else:
-                    self._recorder.receive(self._switch, number, burst, now_ps)
+                    now_ps = self._recorder.receive(self._switch, number, burst)
         except (CableClosedError, BadBurstError) as error:
             self._fail(number, error)
 

@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.pcap:
         names = [f"port{number}" for number in range(options.ports)]
         capture = PcapWriter(options.pcap, names, epoch_ns=clock.epoch_unix_ns())
-    recorder = Recorder(options.trace, SWITCH, NodeInfo(SWITCH, "switch")) if options.trace else None
+    recorder = Recorder(options.trace, SWITCH, NodeInfo(SWITCH, "switch"), clock.now_ps) if options.trace else None
     switch = Switch("switch", options.ports, events=recorder.log if recorder else None)
     server = SwitchServer(switch, listener, clock, capture, recorder)
     server.watch_owner(owner.fileno())

@@ -1,14 +1,14 @@
 """Traces of live runs: every process records its node into files of one directory, and the launcher merges them.
 
 A recorder keeps what arrives at its node, frame by frame, and the node's events. All processes of a fabric share one
-clock, so the merge is a sort by time; frames of a burst are told apart by a picosecond each.
+clock, so the merge is a sort by time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -30,7 +30,7 @@ from netreduce.wire.frames import (
 
 TRACE_VARIABLE = "NETREDUCE_TRACE"
 """Environment variable that names the directory for a worker's files."""
-RECORDED_BYTES_MAX = 256 * MIB
+RECORDED_BYTES_MAX = 64 * MIB
 """What one process writes at most; then it stops, and the merged trace ends there."""
 LOG_CAPACITY = 1 << 16
 """Events between two bursts."""
@@ -38,13 +38,16 @@ SWITCH = "switch"
 
 
 class Recorder:
-    """Records one node as `stem` in `directory`. Give `log` to the node, and bursts to `receive` instead of it."""
+    """Records one node as `stem` in `directory`. Give `log` to the node, and bursts to `receive` instead of it.
 
-    def __init__(self, directory: str | Path, stem: str, info: NodeInfo) -> None:
+    `now` reads the fabric's clock: a frame is stamped after it has come, so that nothing arrives before it was sent.
+    """
+
+    def __init__(self, directory: str | Path, stem: str, info: NodeInfo, now: Callable[[], int]) -> None:
         self.log = make_event_log(LOG_CAPACITY)
         enable(self.log)
         self._base = Path(directory) / stem
-        self._info = info
+        self._now = now
         self._base.with_suffix(".node").write_bytes(msgspec.json.encode(info))
         self._events = self._base.with_suffix(".events").open("ab")
         self._frames: dict[int, BinaryIO] = {}
@@ -54,13 +57,13 @@ class Recorder:
         blank = np.zeros(RECORD_ALIGNMENT, np.uint8)  # what is compiled is loaded now, not when the first frame waits
         stamp_record(blank, 0, int(record_bytes(record_length(blank, 0))))
 
-    def receive(self, node: Node, port: int, burst: np.ndarray, now_ps: int) -> None:
-        """Record `burst` and hand it to `node` frame by frame, each at an instant of its own."""
+    def receive(self, node: Node, port: int, burst: np.ndarray) -> int:
+        """Record `burst` and hand it to `node` frame by frame, each at an instant of its own; the last of these."""
         at = 0
         while at < burst.size:
             end = at + int(record_bytes(record_length(burst, at)))
             frame = burst[at:end]
-            time_ps = max(now_ps, self._last_ps + 1)
+            time_ps = max(self._now(), self._last_ps + 1)
             self.note()
             self._last_ps = time_ps
             stamp_record(frame, 0, time_ps)
@@ -68,6 +71,7 @@ class Recorder:
             node.receive(port, frame, time_ps)
             at = end
         self.note()
+        return self._last_ps
 
     def note(self) -> None:
         """Write down what the node has logged since the last time."""
@@ -112,10 +116,10 @@ def worker_stem(port: int) -> str:
     return f"worker{port}"
 
 
-def worker_recorder(port: int, name: str, ip: str) -> Recorder | None:
+def worker_recorder(port: int, name: str, ip: str, now: Callable[[], int]) -> Recorder | None:
     """A recorder for the worker at `port`, if the launcher asked for one."""
     directory = os.environ.get(TRACE_VARIABLE)
-    return Recorder(directory, worker_stem(port), NodeInfo(name, "host", ip)) if directory else None
+    return Recorder(directory, worker_stem(port), NodeInfo(name, "host", ip), now) if directory else None
 
 
 class Assembled(NamedTuple):

@@ -57,7 +57,7 @@ class Worker:
         self.address = address
         self._cable, self._channel, attached = plug_in(address, name)
         self._clock = Clock(attached.epoch_ns)
-        self._recorder = worker_recorder(attached.port, name, attached.ip)
+        self._recorder = worker_recorder(attached.port, name, attached.ip, self._clock.now_ps)
         self.nic = Nic(name, attached.mac, attached.ip, events=self._recorder.log if self._recorder else None)
         self._context = verbs.Context(self.nic)
         self._outlet = Outlet(self._cable, self.nic.egress(0))
@@ -198,7 +198,7 @@ class Worker:
             if self._recorder is None:
                 self.nic.receive(0, self._buffer[:size], now_ps)
             else:
-                self._recorder.receive(self.nic, 0, self._buffer[:size], now_ps)
+                now_ps = self._recorder.receive(self.nic, 0, self._buffer[:size])
             moved = True
         self._run_commands()
         self.nic.advance(now_ps)
