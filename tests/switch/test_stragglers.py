@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.switch.switch_harness import dissect, drain, make_ring, powers_of_ten, total_of
 
+from netreduce.units import PS_PER_MS
+from netreduce.wire.aeth import RNR_TIMER_PS
 from netreduce.wire.opcodes import Opcode
 
 NAK = 0x60
@@ -21,7 +23,7 @@ class TestStragglers:
         (nak,) = ring.take(0)
         assert nak.icrc_good
         assert nak.opcode == Opcode.ACKNOWLEDGE
-        assert nak.fields.syndrome == 0x20 | 28
+        assert nak.fields.syndrome == 0x20 | 14
         assert nak.psn == (ring.first_psns[0] + 3) & 0xFFFFFF
         assert nak.fields.msn == 5, "as the successor counted last"
         assert nak.fields.destination_qpn == ring.endpoints[0].successor_qpn
@@ -41,6 +43,21 @@ class TestStragglers:
         for _ in range(4):
             ring.give(0, *frames)
         assert len(ring.take(0)) == 3
+
+    def test_waits_double_from_1_28_to_163_84_ms_until_there_is_progress(self) -> None:
+        ring = make_ring(2)
+        datas = powers_of_ten(2)
+        frames = [ring.message(rank, 0, datas[rank]) for rank in range(2)]
+        for _ in range(11):
+            ring.give(0, *frames[0])
+        waits_ms = [RNR_TIMER_PS[packet.fields.syndrome & 0x1F] / PS_PER_MS for packet in ring.take(0)]
+        assert waits_ms == [1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 163.84, 163.84]
+        ring.give(1, *frames[1][:2])
+        ring.answer(0, ring.first_psns[0])
+        drain(ring.switch, 0)
+        ring.give(0, frames[0][2])
+        (nak,) = ring.take(0)
+        assert RNR_TIMER_PS[nak.fields.syndrome & 0x1F] / PS_PER_MS == 1.28
 
     def test_a_go_back_that_a_nak_asked_for_is_not_told_to_wait(self) -> None:
         ring = make_ring(2)

@@ -25,7 +25,7 @@ from netreduce.trace.events import DropReason, Event, emit
 from netreduce.wire.icrc import icrc_is_good
 from netreduce.wire.ina import INA_BYTES
 from netreduce.wire.opcodes import Role
-from netreduce.wire.psn import PSN_MASK, psn_distance
+from netreduce.wire.psn import PSN_MASK, psn_add, psn_distance
 
 
 @inlined
@@ -84,6 +84,27 @@ def _may_leave(ring: np.record, message: np.record, slot: int) -> bool:
     return ring.hold == 0 or (message.message == ring.next_message and slot == ring.next_slot)
 
 
+@compiled
+def _find_missing(messages: np.recarray, slots: np.recarray, ring: np.record, connection: np.record) -> None:
+    """Step over the packets of a connection that are held, to the first that never arrived.
+
+    A gap before that one may be answered with a NAK again. As with a receiver's own NAKs, each gap gets only one: they
+    use up the sender's retries, and come at the rate of round trips.
+    """
+    for _ in range(ring.message_count * ring.message_packets):
+        place = connection.missing_message % ring.message_count
+        message = messages[ring.first_message + place]
+        row = slots[ring.first_slot + place * ring.message_packets + connection.missing_slot]
+        if message.message != connection.missing_message or row.bitmap & connection.rank_bit == 0:
+            return
+        connection.missing_psn = psn_add(connection.missing_psn, 1)
+        connection.owes_nak = 1
+        connection.missing_slot += 1
+        if connection.missing_slot == message.packets:
+            connection.missing_message += 1
+            connection.missing_slot = 0
+
+
 @inlined
 def _take_copy(tables: SwitchTables, connection: np.record, frame: np.ndarray, now_ps: int) -> int:
     """Hold a copy that fits its place, the slot in `state`, and give the verdict."""
@@ -105,6 +126,8 @@ def _take_copy(tables: SwitchTables, connection: np.record, frame: np.ndarray, n
     row.bitmap |= connection.rank_bit
     row.arrived += 1
     ring.payload_bytes_in += packet.payload_bytes
+    if ring.hold != 0:
+        _find_missing(tables.messages, tables.slots, ring, connection)
     kind, rank, number, size = Event.SLOT_FILLED.value, connection.rank, message.message, packet.payload_bytes
     emit(tables.log, now_ps, kind, -1, -1, packet.psn, ring.ring_id, rank, number, slot, size, row.bitmap)
     if row.arrived < ring.rank_count:

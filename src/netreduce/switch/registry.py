@@ -9,6 +9,7 @@ import ipaddress
 from dataclasses import dataclass
 
 from netreduce.errors import AdmissionError
+from netreduce.switch.answers import RNR_TIMER_FIRST
 from netreduce.switch.lookup import find_key
 from netreduce.switch.tables import (
     HEADER_ROOM,
@@ -205,7 +206,8 @@ class Registry:
             connection.answer_port = ports[successor.ip]
             connection.answer_qpn = endpoint.successor_qpn
             connection.newest = -1
-            connection.next_psn = connection.unacknowledged_psn = connection.expected_psn = endpoint.first_psn
+            connection.next_psn = connection.unacknowledged_psn = connection.missing_psn = endpoint.first_psn
+            connection.rnr_timer = RNR_TIMER_FIRST
             connection.owes_nak = 1
             connection.last_psn = psn_add(endpoint.first_psn, -1)
 

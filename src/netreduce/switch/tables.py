@@ -102,10 +102,13 @@ CONNECTION = _record(
     "unacknowledged_psn",  # first PSN that the successor has not acknowledged
     "msn",  # message sequence number in the successor's last answer
     "last_psn",  # of the last data packet that arrived
-    "expected_psn",  # first PSN that never arrived
+    "missing_message",  # with `hold`: the first packet that never arrived, by message number, ...
+    "missing_slot",  # ... slot ...
+    "missing_psn",  # ... and PSN
     "excused",  # a NAK went by: the next go-back was asked for and is no sign of waiting
     "owes_rnr",  # this go-back has not been answered with an RNR NAK yet
-    "owes_nak",  # a gap may still be answered with a NAK, once each go-back
+    "rnr_timer",  # timer code of the next RNR NAK
+    "owes_nak",  # this gap was not answered with a NAK yet
 )
 ENTRY = _record("message", "first_psn", "packets")  # one message of one connection in the Connection Lookup Table
 MESSAGE = _record(
