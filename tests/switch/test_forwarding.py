@@ -163,3 +163,31 @@ def test_a_full_egress_queue_drops_and_counts() -> None:
     assert switch.port_counters(1)["peak_queue_bytes"] == 3 * frame.size
     assert switch.port_counters(0)["packets_in"] == 5
     assert switch.port_counters(0)["bytes_in"] == 5 * frame.size
+
+
+def test_the_switch_tells_where_it_has_heard_an_address_until_that_ages(bridge: Switch) -> None:
+    assert bridge.port_of(A, 0) is None
+    give(bridge, 2, ethernet(A, BROADCAST), now_ps=5)
+    assert bridge.port_of(A, 5 + MAC_AGE_PS) == 2
+    assert bridge.port_of(A, 6 + MAC_AGE_PS) is None
+
+
+def test_an_address_that_was_let_go_may_move_and_be_attached_elsewhere(bridge: Switch) -> None:
+    bridge.attach(0, A, "10.0.0.1")
+    give(bridge, 1, ethernet(A, BROADCAST))
+    assert bridge.port_of(A, 0) == 0
+    assert bridge.owns("10.0.0.1")
+    bridge.let_go("10.0.0.1", 0)
+    assert not bridge.owns("10.0.0.1")
+    give(bridge, 1, ethernet(A, BROADCAST))
+    assert bridge.port_of(A, 0) == 1
+    bridge.attach(2, A, "10.0.0.1")
+    assert bridge.port_of(A, 0) == 2
+
+
+def test_a_port_without_addresses_of_its_own_is_flooded_once_it_is_up(bridge: Switch) -> None:
+    for port in range(4):
+        bridge.detach(port)
+    bridge.bring_up(3)
+    give(bridge, 0, ethernet(A, B))
+    assert [len(frames) for frames in leaving(bridge)] == [0, 0, 0, 1]

@@ -100,7 +100,7 @@ class Switch:
 
     def port_of(self, mac: str, now_ps: int) -> int | None:
         """The port behind which `mac` was seen, or is attached; None if it is unknown or was silent for too long."""
-        at = int(find_mac(self.tables, int.from_bytes(mac_bytes(mac), "big"), now_ps))
+        at = int(find_mac(self.tables.macs, int.from_bytes(mac_bytes(mac), "big"), now_ps))
         return None if at < 0 else int(self.tables.macs[at].port)
 
     def owns(self, ip: str) -> bool:
@@ -110,7 +110,7 @@ class Switch:
     def let_go(self, ip: str, now_ps: int) -> None:
         """Undo `attach` for one address: its MAC address may move and age again. KeyError if it is not attached."""
         _, number = self._addresses.pop(ip)
-        row = self.tables.macs[int(find_mac(self.tables, number, now_ps))]
+        row = self.tables.macs[int(find_mac(self.tables.macs, number, now_ps))]
         row.fixed, row.seen_ps = 0, now_ps
 
     def detach(self, port: int) -> None:
