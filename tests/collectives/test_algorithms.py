@@ -12,7 +12,7 @@ from netreduce.collectives.algorithms import CHANNELS_MAX, Algorithm, Tuning
 from netreduce.collectives.crossover import TREE_SLICE_BYTES, CostModel, tree_slices
 from netreduce.collectives.reductions import Reduction
 from netreduce.collectives.schedule import INPUT, STAGING, Span, in_order
-from netreduce.errors import ConfigurationError
+from netreduce.errors import ConfigurationError, MismatchError
 from netreduce.units import KIB, MIB
 
 
@@ -123,6 +123,14 @@ def test_channels_share_a_buffer_and_send_no_more_than_one(channels: tuple[tuple
     count = 4 * len(channels) * 5
     sent = bytes_sent(4, Algorithm.RING, count, tuning=Tuning(channels=channels))
     assert sent == [2 * 3 * count] * 4
+
+
+def test_ranks_that_ask_for_different_algorithms_name_both() -> None:
+    cluster = Cluster(2)
+    ways = [Algorithm.RING, Algorithm.CENTRAL]
+    with pytest.raises(MismatchError, match=r"by ring.*by central|by central.*by ring"):
+        cluster.call(lambda engine, rank: engine.all_reduce(np.ones(60, np.float32), algorithm=ways[rank]))
+    cluster.close()
 
 
 @pytest.mark.parametrize(

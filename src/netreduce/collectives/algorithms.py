@@ -85,19 +85,22 @@ class HostPlan:
         self.tuning = tuning
         self.scratch: dict[str, int] = {}
 
-    def all_reduce(self, source: Span, target: Span, algorithm: Algorithm) -> tuple[Schedule, ...]:
-        """All of `source` into everybody's `target`, by one of the algorithms between hosts, or by the fastest."""
-        length_bytes = source.count * self.dtype.itemsize
-        if algorithm not in (Algorithm.RING, Algorithm.TREE, Algorithm.HALVING, Algorithm.CENTRAL):
-            algorithm = Algorithm(self.tuning.costs.fastest(self.world_size, length_bytes))
+    def way(self, count: int, algorithm: Algorithm) -> Algorithm:
+        """The algorithm between hosts for an all-reduce of `count` elements: the one asked for, or the fastest."""
+        if algorithm in (Algorithm.RING, Algorithm.TREE, Algorithm.HALVING, Algorithm.CENTRAL):
+            return algorithm
+        return Algorithm(self.tuning.costs.fastest(self.world_size, count * self.dtype.itemsize))
+
+    def all_reduce(self, source: Span, target: Span, way: Algorithm) -> tuple[Schedule, ...]:
+        """All of `source` into everybody's `target`, by the algorithm that `way` chose."""
         rank, world_size = self.rank, self.world_size
-        if algorithm == Algorithm.TREE:
-            slices = tree_slices(length_bytes)
+        if way == Algorithm.TREE:
+            slices = tree_slices(source.count * self.dtype.itemsize)
             staging = self._scratch(tree.staging_count(source.count, slices))
             return (tree.all_reduce(rank, world_size, source, target, staging, slices=slices),)
-        if algorithm == Algorithm.HALVING:
+        if way == Algorithm.HALVING:
             return (halving.all_reduce(rank, world_size, source, target, self._scratch(source.count)),)
-        if algorithm == Algorithm.CENTRAL:
+        if way == Algorithm.CENTRAL:
             staging = self._scratch((world_size - 1) * source.count if rank == 0 else 0)
             return (central.all_reduce(rank, world_size, source, target, staging),)
         return self._ring_all_reduce(source, target)

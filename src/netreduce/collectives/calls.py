@@ -35,6 +35,7 @@ class Call:
     schedules: tuple[Schedule, ...] = ()
     op: Reduction | None = None
     root: int | None = None
+    way: str = ""  # the algorithm, where hosts have a choice
     plan: ReductionPlan | None = None
     aggregates: bool = False  # whether the schedule gives its data to the switch, instead of to peers
     at_end: Callable[[], None] | None = None  # what the host does with the result
@@ -63,9 +64,7 @@ class Caller:
             call.schedules = (innetwork.all_reduce(self.world_size, source, target),)
             call.ring_bytes = 2 * (self.world_size - 1) / self.world_size * array.nbytes
             return call
-        hosts = self._hosts(plan.element)
-        call.schedules = hosts.all_reduce(source, target, self._asked(algorithm))
-        call.add_scratch(hosts)
+        self._between_hosts(call, source, target, algorithm)
         call.at_end = partial(divide, plan, memory[target.buffer].array)
         return call
 
@@ -115,9 +114,7 @@ class Caller:
         if self._in_network(call, algorithm):
             call.schedules = (innetwork.barrier(self.world_size, span),)
         else:
-            hosts = self._hosts(plan.element)
-            call.schedules = hosts.all_reduce(span, span, self._asked(algorithm))
-            call.add_scratch(hosts)
+            self._between_hosts(call, span, span, algorithm)
         call.at_end = partial(self._check_token, token)
         return call
 
@@ -182,6 +179,15 @@ class Caller:
 
     def _hosts(self, dtype: np.dtype) -> HostPlan:
         return HostPlan(self.rank, self.world_size, dtype, self.tuning)
+
+    def _between_hosts(self, call: Call, source: Span, target: Span, algorithm: Algorithm | None) -> None:
+        """Plan an all-reduce without the switch."""
+        assert call.plan is not None
+        hosts = self._hosts(call.plan.element)
+        way = hosts.way(source.count, self._asked(algorithm))
+        call.schedules = hosts.all_reduce(source, target, way)
+        call.way = way.value
+        call.add_scratch(hosts)
 
     def _asked(self, algorithm: Algorithm | None) -> Algorithm:
         return self.algorithm if algorithm is None else algorithm

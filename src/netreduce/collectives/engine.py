@@ -220,7 +220,7 @@ class Engine:
         if tag is None:
             tag = COLLECTIVE_TAG + (sequence & SEQUENCE_MASK) * LANE_TAGS
         operation = Operation(call.kind, sequence, self._now_ps)
-        code = fingerprint(call.kind, call.dtype, call.op, call.root)
+        code = fingerprint(call.kind, call.dtype, call.op, call.root, call.way)
         self._executor.start(Work(operation, call, code, tag))
         self._note(call, operation)
         return operation

@@ -32,10 +32,17 @@ class Kind(IntEnum):
         return self.name.lower()
 
 
-def fingerprint(kind: Kind, dtype: np.dtype, op: Reduction | None = None, root: int | None = None) -> int:
-    """Kind, dtype, operation and root in one unsigned 32-bit number; 0 in a byte means "none"."""
+WAYS = ("", "ring", "tree", "halving", "central")
+"""Algorithms between hosts, where there is a choice; "" where there is none."""
+
+
+def fingerprint(
+    kind: Kind, dtype: np.dtype, op: Reduction | None = None, root: int | None = None, way: str = ""
+) -> int:
+    """Way (4 bits), kind (4), dtype, operation and root (a byte each) in one unsigned number; 0 means "none"."""
     return (
-        kind << 24
+        WAYS.index(way) << 28
+        | kind << 24
         | DTYPE_CODES[dtype] + 1 << 16
         | (0 if op is None else op.value) << 8
         | (0 if root is None else root + 1)
@@ -44,13 +51,16 @@ def fingerprint(kind: Kind, dtype: np.dtype, op: Reduction | None = None, root: 
 
 def describe(value: int, length_bytes: int) -> str:
     """A fingerprint in words; codes that no version knows are shown as numbers."""
-    kind, dtype, op, root = value >> 24, (value >> 16 & 0xFF) - 1, value >> 8 & 0xFF, (value & 0xFF) - 1
+    way, kind = value >> 28, value >> 24 & 0xF
+    dtype, op, root = (value >> 16 & 0xFF) - 1, value >> 8 & 0xFF, (value & 0xFF) - 1
     words = [_name(Kind, kind), f"of {length_bytes} bytes"]
     words.append(DTYPES[dtype].name if 0 <= dtype < len(DTYPES) else f"dtype {dtype}")
     if op:
         words.append(_name(Reduction, op))
     if root >= 0:
         words.append(f"root {root}")
+    if way:
+        words.append(f"by {WAYS[way] if way < len(WAYS) else f'way {way}'}")
     return " ".join(words)
 
 
