@@ -30,8 +30,10 @@ class Aggregator:
     others add in place). memory_bytes: what a switch has for it. detour_s: added by each pass through the aggregator
     (a middlebox beside the switch costs two hops). host_s, host_capacity: latency and bytes a second of the hosts'
     software. warm_up_units: empty units before the first data. everywhere: leaves sum as well, not only the root.
-    collision: part of the packets that find their aggregator taken and go to a parameter server unsummed.
-    servers: how many ranks have a server beside them, each for its share of the data (at most all of them).
+    acknowledged: a place in the window is free when the peer's acknowledgement is back (NetReduce: the transport is
+    RC's), not when the result is there. answer_queue_bytes: data that may stand before an acknowledgement in a NIC's
+    egress queue. collision: part of the packets that find their aggregator taken and go to a parameter server
+    unsummed. servers: how many ranks have a server beside them, each for its share of the data (at most all of them).
     """
 
     packets: Packets
@@ -45,22 +47,35 @@ class Aggregator:
     host_capacity: float = np.inf
     warm_up_units: int = 0
     everywhere: bool = True
+    acknowledged: bool = False
+    answer_queue_bytes: float = 0.0
     collision: float = 0.0
     servers: int = 0
 
 
 @dataclass(frozen=True)
 class Ring:
-    """A ring that the switches admitted: one flow, waiting for its size."""
+    """A ring that the switches admitted: one flow, waiting for its size.
+
+    there_s: from a rank to all others. line: payload bytes a second of its slowest port. window_bytes, stall_s: what
+    may be under way, and how long the line stands idle whenever that much has been sent.
+    """
 
     flow: Flows
     tree: AggregationTree
-    round_trip_s: float
-    unit_bytes: float
+    there_s: float
+    line: float
+    window_bytes: float
+    stall_s: float
 
     def of(self, size_bytes: float, added_s: float) -> Flows:
         """The flow for `size_bytes` of data per rank, started with `added_s` of further latency."""
-        return replace(self.flow, size_bytes=np.array([float(size_bytes)]), latency_s=self.flow.latency_s + added_s)
+        stalls = max(np.ceil(size_bytes / self.window_bytes) - 1, 0.0)
+        bound = self.flow.bound
+        if stalls and self.line and self.stall_s:
+            bound = np.minimum(bound, size_bytes / (size_bytes / self.line + stalls * self.stall_s))
+        latency_s = self.flow.latency_s + added_s
+        return replace(self.flow, size_bytes=np.array([float(size_bytes)]), latency_s=latency_s, bound=bound)
 
 
 @dataclass
@@ -74,7 +89,12 @@ class Admission:
 
 
 def admit(
-    cluster: Cluster, aggregator: Aggregator, rings: Sequence[Ints], memory_taken: Counter[str] | None = None
+    cluster: Cluster,
+    aggregator: Aggregator,
+    rings: Sequence[Ints],
+    memory_taken: Counter[str] | None = None,
+    *,
+    frame_bytes: int = 0,
 ) -> Admission:
     """Place the rings (workers, int64[members] each) on the cluster's switches.
 
@@ -104,22 +124,42 @@ def admit(
     for switch, count in ports.items():
         taken[switch] += int(window * count * unit_bytes)
     admission.memory_bytes = window * max(ports.values()) * unit_bytes
-    placed = zip(trees, rings, strict=True)
-    admission.rings = [_ring(cluster, aggregator, tree, unit_bytes, members) for tree, members in placed]
+    for tree, members in zip(trees, rings, strict=True):
+        admission.rings.append(_ring(cluster, aggregator, tree, members, unit_bytes, frame_bytes))
     return admission
 
 
-def _ring(cluster: Cluster, aggregator: Aggregator, tree: AggregationTree, unit_bytes: float, members: Ints) -> Ring:
+def _ring(
+    cluster: Cluster,
+    aggregator: Aggregator,
+    tree: AggregationTree,
+    members: Ints,
+    unit_bytes: float,
+    frame_bytes: int,
+) -> Ring:
     tax = aggregator.packets.tax()
     links, uses = _uses(cluster, aggregator, tree, members)
     line = float(cluster.links.capacity[tree.up[: tree.host_links]].min()) / tax
     passes = 2 * tree.levels - 1 if aggregator.everywhere else 1
-    network_s = tree.latency_s + passes * aggregator.detour_s
-    # A unit's place in the window is free again when the unit has left and its result has come back.
-    bound = aggregator.window_units * unit_bytes / (network_s + unit_bytes / line) if line else np.inf
-    latency_s = network_s + aggregator.host_s + aggregator.warm_up_units * (network_s + unit_bytes / max(line, 1.0))
-    flow = coupled(links, 0.0, latency_s, uses=uses * tax, bound=min(bound, aggregator.host_capacity))
-    return Ring(flow, tree, network_s, unit_bytes)
+    forwarding_s = (2 * tree.levels - 1) * frame_bytes / (line * tax) if line else 0.0
+    there_s = tree.latency_s + passes * aggregator.detour_s + forwarding_s
+    latency_s = there_s + aggregator.host_s + aggregator.warm_up_units * (there_s + unit_bytes / max(line, 1.0))
+    flow = coupled(links, 0.0, latency_s, uses=uses * tax, bound=aggregator.host_capacity)
+    stall_s = _stall_s(aggregator, unit_bytes, line, there_s) if line else 0.0
+    return Ring(flow, tree, there_s, line, aggregator.window_units * unit_bytes, stall_s)
+
+
+def _stall_s(aggregator: Aggregator, unit_bytes: float, line: float, there_s: float) -> float:
+    """How long a rank waits after a window's bytes, until the answer for their first unit is back.
+
+    The answer is the result, or the acknowledgement of who got the result; that one may have to wait behind data.
+    """
+    window_bytes = aggregator.window_units * unit_bytes
+    answer_s = there_s
+    if aggregator.acknowledged:
+        ahead_bytes = min(window_bytes - unit_bytes, aggregator.answer_queue_bytes)
+        answer_s += max(ahead_bytes / line - there_s, 0.0) + there_s
+    return max(unit_bytes / line + answer_s - window_bytes / line, 0.0)
 
 
 def _uses(cluster: Cluster, aggregator: Aggregator, tree: AggregationTree, members: Ints) -> tuple[Ints, np.ndarray]:
@@ -150,7 +190,14 @@ def netreduce(
     """NetReduce: the paper's window of 2 messages of 170 x 1 KiB; 2N messages are held per connection."""
     message = float(packets_per_message * payload_bytes)
     return Aggregator(
-        roce(payload_bytes), message, window, 2, per_port=True, memory_bytes=memory_bytes, detour_s=detour_s
+        roce(payload_bytes),
+        message,
+        window,
+        2,
+        per_port=True,
+        memory_bytes=memory_bytes,
+        detour_s=detour_s,
+        acknowledged=True,
     )
 
 

@@ -84,6 +84,11 @@ class Cluster:
         """The sum of the links' latencies of each route."""
         return np.where(routes >= 0, self.links.latency_s[routes], 0.0).sum(axis=1)
 
+    def forwarding_s(self, routes: Ints, frame_bytes: int) -> Floats:
+        """How long a frame's arrival takes on all links of each route but the first."""
+        later = routes[:, 1:]
+        return np.where(later >= 0, frame_bytes / self.links.capacity[later], 0.0).sum(axis=1)
+
     def tree(self, workers: Ints, number: int) -> AggregationTree:
         """The aggregation tree of ring `number` with one connection per member (int64[members])."""
         tree = self.fabric.tree(self.endpoint(workers), number)

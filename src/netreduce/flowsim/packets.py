@@ -21,6 +21,11 @@ class Packets:
     payload_bytes: int
     header_bytes: int
 
+    @property
+    def frame_bytes(self) -> int:
+        """A full packet on the wire."""
+        return self.payload_bytes + self.header_bytes
+
     def tax(self) -> float:
         """Wire bytes per payload byte."""
         return (self.payload_bytes + self.header_bytes) / self.payload_bytes

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from netreduce.collectives import halving, hierarchical, innetwork, ring, tree
+from netreduce.collectives.crossover import tree_slices
 from netreduce.collectives.schedule import INPUT, STAGING, Schedule, Span
 from netreduce.errors import ConfigurationError
 from netreduce.flowsim import aggregators
@@ -16,8 +17,11 @@ from netreduce.flowsim.flows import Ints
 
 Make = Callable[[int], Schedule]
 
-TREE_SLICES = 16
-"""Slices of a half that follow each other through a tree. More hide more of its height, and cost as many more steps."""
+TREE_SLICES_MAX = 16
+"""A tree's halves are cut as the communicator cuts them, but into no more slices than this: each costs steps to
+simulate.
+"""
+ITEM_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -55,9 +59,9 @@ def _ring(world_size: int, _: int, count: int) -> Make:
 
 
 def _tree(world_size: int, _: int, count: int) -> Make:
-    data = Span(INPUT, 0, count)
-    staging = Span(STAGING, 0, tree.staging_count(count, TREE_SLICES))
-    return lambda rank: tree.all_reduce(rank, world_size, data, data, staging, slices=TREE_SLICES)
+    data, slices = Span(INPUT, 0, count), min(tree_slices(count * ITEM_BYTES), TREE_SLICES_MAX)
+    staging = Span(STAGING, 0, tree.staging_count(count, slices))
+    return lambda rank: tree.all_reduce(rank, world_size, data, data, staging, slices=slices)
 
 
 def _halving(world_size: int, _: int, count: int) -> Make:

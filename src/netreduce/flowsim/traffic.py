@@ -18,13 +18,17 @@ from netreduce.flowsim.schemes import Scheme
 
 @dataclass(frozen=True)
 class Settings:
-    """packets: of point-to-point transfers; without headers, aggregated packets have none either. step_s: software
-    latency of each step, on top of the links' latencies (the paper's per-hop alpha). item_bytes: size of an element.
+    """packets: of point-to-point transfers; without headers, aggregated packets have none either.
+
+    step_s: software latency of each step, on top of the links' latencies (the paper's per-hop alpha). item_bytes:
+    size of an element. store_and_forward: switches send a packet on when all of it has arrived, which costs its
+    length on each further link.
     """
 
     packets: Packets = field(default_factory=roce)
     step_s: float = 0.0
     item_bytes: int = 4
+    store_and_forward: bool = False
 
 
 class Traffic:
@@ -51,7 +55,8 @@ class Traffic:
             if not self.settings.packets.header_bytes:
                 aggregator = replace(aggregator, packets=replace(aggregator.packets, header_bytes=0))
             members = [self.workers[ring] for ring in self.rings]
-            self.admission = admit(cluster, aggregator, members, memory_taken)
+            frame_bytes = aggregator.packets.frame_bytes if self.settings.store_and_forward else 0
+            self.admission = admit(cluster, aggregator, members, memory_taken, frame_bytes=frame_bytes)
 
     def _machine_size(self) -> int:
         """Workers per machine, if the ranks lie machine by machine with equally many on each; else 1."""
@@ -88,6 +93,8 @@ class Traffic:
             size = np.repeat(columns[:, 2], len(shifts)).astype(np.float64) * self.settings.item_bytes
             routes = self.cluster.routes(self.workers[source], self.workers[sink])
             latency_s = self.cluster.latency_s(routes) + self.settings.step_s
+            if self.settings.store_and_forward:
+                latency_s += self.cluster.forwarding_s(routes, self.settings.packets.frame_bytes)
             batches.append(routed(routes, size, latency_s, use=self.tax(routes)))
         for number, count in started.aggregations:
             ring = self.admission.rings[number]
