@@ -15,6 +15,7 @@ from netreduce.viewer.foils import InPlaceAccumulator, UnsplicedAggregate, tell_
 from netreduce.viewer.ring_walk import tell_ring
 from netreduce.viewer.stage import Stage
 from netreduce.viewer.story import Teller, tell
+from netreduce.viewer.transfers import TRANSFER_TELLERS
 from netreduce.wire.control import Geometry
 from netreduce.wire.ina import INA_BYTES
 from netreduce.wire.opcodes import Role
@@ -143,4 +144,4 @@ def record_walks() -> dict[str, Any]:
 
 def walk_of(trace: Trace) -> dict[str, Any]:
     """The document for any recorded trace."""
-    return {"walks": [{**_frame("trace", trace), "steps": tell(trace)}]}
+    return {"walks": [{**_frame("trace", trace), "steps": tell(trace, tellers=TRANSFER_TELLERS)}]}
