@@ -51,7 +51,7 @@ class World:
             connection.send((function, arguments))
         if dying is not None:
             connection = self._connections.pop(dying)
-            with contextlib.suppress(EOFError):
+            with contextlib.suppress(EOFError, ConnectionError):
                 assert not connection.poll(RUN_TIMEOUT_S) or not connection.recv(), f"rank {dying} lives"
         return self._collect(RUN_TIMEOUT_S)
 
