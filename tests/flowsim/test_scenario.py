@@ -5,14 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from netreduce.collectives.schedule import Send, Span
 from netreduce.errors import AdmissionError, ConfigurationError
 from netreduce.flowsim import aggregators, scenario
+from netreduce.flowsim.checks import StalledError
 from netreduce.flowsim.cluster import Cluster, Inside
 from netreduce.flowsim.fabrics import leaf_spine, single_switch
 from netreduce.flowsim.packets import UNTAXED
 from netreduce.flowsim.pricing import Pricer
 from netreduce.flowsim.scenario import Background, Job, simulate
-from netreduce.flowsim.schemes import SCHEMES
+from netreduce.flowsim.schemes import SCHEMES, Scheme
 from netreduce.flowsim.traffic import Settings
 
 RATE = 12.5e9
@@ -69,6 +71,25 @@ def test_two_jobs_that_share_uplinks_take_twice_as_long_as_alone_and_apart_none_
     alone = simulate(cluster, [Job("a", NETREDUCE, np.array([0, 1, 4, 5]), size)], (), PLAIN).jobs[0].times_s[0]
     assert times([0, 1, 4, 5], [2, 3, 6, 7]) == pytest.approx([2 * alone] * 2, rel=0.01)
     assert times([0, 1, 2], [4, 5, 6]) == pytest.approx([alone] * 2, rel=0.01)
+
+
+def test_progress_is_told_of_every_all_reduce():
+    ends = []
+    jobs = [
+        Job("a", NETREDUCE, np.arange(4), 1000, repeats=3),
+        Job("b", SCHEMES["ring"], np.arange(4), 1000, repeats=2),
+    ]
+    simulate(cluster_of(4), jobs, (), PLAIN, lambda: ends.append(1))
+    assert len(ends) == 5
+
+
+def test_schedules_that_do_not_match_are_an_error_that_names_the_job():
+    def make(world_size, machine_size, count):
+        return lambda rank: iter([(Send(1 - rank, Span("input", 0, count)),)])
+
+    silent = Scheme("silent", "nobody receives", make, lambda ranks, _: ranks)
+    with pytest.raises(StalledError, match="job 'a' waits for ranks that never come"):
+        simulate(cluster_of(2), [Job("a", silent, np.arange(2), 1000)])
 
 
 def test_a_job_repeats_after_its_pause():

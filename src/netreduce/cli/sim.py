@@ -85,7 +85,11 @@ def run(
         cluster = description.cluster_of(described)
         jobs = description.jobs_of(described, cluster)
         background = description.background_of(described, cluster)
-        outcome = scenario.simulate(cluster, jobs, background, description.settings_of(described))
+        with _progress() as progress:
+            task = progress.add_task("all-reduces", total=sum(job.repeats for job in jobs))
+            outcome = scenario.simulate(
+                cluster, jobs, background, description.settings_of(described), lambda: progress.advance(task)
+            )
         if to_json:
             from dataclasses import asdict
 
@@ -185,19 +189,24 @@ def _counts(text: str) -> list[int]:
     return found
 
 
-def _solved(todo: Sequence[Point], processes: int, dask: str | None) -> list[Result]:
+def _progress() -> Any:
+    """A bar with the time that is left, on the standard error stream."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def _solved(todo: Sequence[Point], processes: int, dask: str | None) -> list[Result]:
     from netreduce.cli.executors import executor_for
     from netreduce.flowsim import sweep
 
     found: list[Result] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     total = sum(point.effort for point in todo)
     with (
         executor_for(processes, dask, len(todo)) as executor,
-        Progress(*columns, console=Console(stderr=True), transient=True) as progress,
+        _progress() as progress,
     ):
         task = progress.add_task("pricing", total=total)
         try:

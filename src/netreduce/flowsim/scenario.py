@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from netreduce.errors import ConfigurationError
 from netreduce.flowsim.aggregators import atp
+from netreduce.flowsim.checks import StalledError
 from netreduce.flowsim.cluster import Cluster
 from netreduce.flowsim.flows import Ints, routed
 from netreduce.flowsim.programs import Matcher, Started, supersteps
@@ -81,7 +82,10 @@ class Outcome:
 class _Runner:
     """One job: starts flows as its schedules ask for them, until the last repetition has ended."""
 
-    def __init__(self, job: Job, traffic: Traffic, simulation: Simulation, notes: list[str]) -> None:
+    def __init__(
+        self, job: Job, traffic: Traffic, simulation: Simulation, notes: list[str], progress: Callable[[], None]
+    ) -> None:
+        self.progress = progress
         self.job, self.traffic, self.simulation = job, traffic, simulation
         self.lockstep = traffic.world_size > LOCKSTEP_ABOVE
         self.starts_s: list[float] = []
@@ -142,6 +146,7 @@ class _Runner:
 
     def _end(self) -> None:
         self.ends_s.append(self.simulation.now_s)
+        self.progress()
         if not self.finished:
             self.simulation.call_at(self.simulation.now_s + self.job.pause_s, self.begin)
 
@@ -158,18 +163,28 @@ class _Runner:
 
 
 def simulate(
-    cluster: Cluster, jobs: Sequence[Job], background: Sequence[Background] = (), settings: Settings | None = None
+    cluster: Cluster,
+    jobs: Sequence[Job],
+    background: Sequence[Background] = (),
+    settings: Settings | None = None,
+    progress: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Run everything to its end. Raises AdmissionError when switches cannot hold a job's rings."""
+    """Run everything to its end; `progress` is called whenever an all-reduce of a job is over.
+
+    Raises AdmissionError when switches cannot hold a job's rings, and StalledError for what can never end.
+    """
     settings = settings or Settings()
     simulation = Simulation(cluster.links.capacity)
-    runners = _admitted(cluster, jobs, settings, simulation)
+    runners = _admitted(cluster, jobs, settings, simulation, progress)
     for runner in runners:
         simulation.call_at(runner.job.start_s, runner.begin)
     ends_s = [np.nan] * len(background)
     for number, flow in enumerate(background):
         _start_background(cluster, flow, settings, simulation, runners, number, ends_s)
     simulation.run()
+    for runner in runners:
+        if not runner.finished:
+            raise StalledError(f"job {runner.job.name!r} waits for ranks that never come: its schedules do not match")
     end_s = max(simulation.now_s, 1e-30)
     busy = np.zeros(len(cluster.links))
     np.divide(simulation.fluid.carried_bytes, cluster.links.capacity, out=busy, where=cluster.links.capacity > 0)
@@ -200,7 +215,13 @@ def _start_background(
     simulation.call_at(flow.start_s, lambda: simulation.start(batch, ended))
 
 
-def _admitted(cluster: Cluster, jobs: Sequence[Job], settings: Settings, simulation: Simulation) -> list[_Runner]:
+def _admitted(
+    cluster: Cluster,
+    jobs: Sequence[Job],
+    settings: Settings,
+    simulation: Simulation,
+    progress: Callable[[], None],
+) -> list[_Runner]:
     """Each job with what its switches give it, in the order of the jobs: they share the switches' memory."""
     if len({job.name for job in jobs}) < len(jobs):
         raise ConfigurationError("jobs need different names")
@@ -222,5 +243,5 @@ def _admitted(cluster: Cluster, jobs: Sequence[Job], settings: Settings, simulat
                 notes.append(f"{min(switches & streaming)} has a streaming tree already: falls back to a ring")
             streaming |= switches
         traffic = Traffic(scheme, cluster, settings, job.workers, memory)
-        runners.append(_Runner(job, traffic, simulation, notes))
+        runners.append(_Runner(job, traffic, simulation, notes, progress))
     return runners
