@@ -4,7 +4,7 @@ Hosts with this package's NICs and engines hang on its switch, in virtual time: 
 every machine. One ring has one sender per output port, and its queues stay short; rings of different orders collide;
 and when all send everything to one host, they pile up at its port. NICs do not react to marks. Usage::
 
-    python benchmarks/switch_ports.py [--hosts 4] [--mib 1] [--timeline] [--json]
+    python benchmarks/switch_ports.py [--hosts 4] [--mib 1] [--timeline] [--json] [--figure ports.svg]
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -84,6 +85,37 @@ def timeline(port_watch: PortWatch, port: int) -> Iterator[str]:
         yield f"{start_us:7} us  queue {queue:5.0f} KiB  marked {marked:4}  dropped {dropped:4}  from {shares}"
 
 
+def figure(watches: dict[str, PortWatch], path: Path) -> None:
+    """The busiest port of each run over time: rate by sending host, stacked, and the queue below, crosses where it drops."""
+    from netreduce.cli.plots import pyplot, save
+
+    plot = pyplot()
+    drawn, axes = plot.subplots(2, len(watches), figsize=(3.2 * len(watches), 4.4), sharey="row", squeeze=False)
+    for (name, port_watch), rates, queue in zip(watches.items(), axes[0], axes[1], strict=True):
+        busiest = max(port_watch.summaries(), key=lambda summary: (summary.queue_bytes, summary.data_bytes)).port
+        samples = port_watch.samples[busiest]
+        numbers = range(max(samples) + 1)
+        times_us = [number * INTERVAL_PS / PS_PER_US for number in numbers]
+        hosts = sorted({host for sample in samples.values() for host in sample.bytes_from})
+        gbps = [[8 * samples[n].bytes_from[host] * 1000 / INTERVAL_PS for n in numbers] for host in hosts]
+        rates.stackplot(
+            times_us, gbps, labels=[f"host {host}" for host in hosts], colors=[f"C{h}" for h in hosts], step="post"
+        )
+        rates.set(title=f"{name}\n(port {busiest})", ylim=(0, 135))
+        rates.title.set_fontsize("medium")
+        rates.legend(fontsize="small", loc="upper center", ncols=3, handlelength=1, columnspacing=1)
+        queue.step(times_us, [samples[n].queue_bytes / KIB for n in numbers], where="post", color="0.3")
+        dropping = [n for n in numbers if samples[n].dropped]
+        queue.plot([times_us[n] for n in dropping], [samples[n].queue_bytes / KIB for n in dropping], "kx")
+        queue.set(xlabel="time (us)")
+    axes[0][0].set(ylabel="leaving the port (Gb/s)")
+    axes[1][0].set(ylabel="queue (KiB)")
+    save(drawn, path)
+
+
+DRAWN = ("ring, one channel", "ring, three channels of different orders", "all to one host, the naive way", "netreduce")
+
+
 def main() -> None:
     """Print the table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -91,8 +123,10 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=1, help="buffer of each host")
     parser.add_argument("--timeline", action="store_true", help="also port 0 over time, in steps of 100 us")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--figure", type=Path, help="draw four of the runs there, as SVG or PNG")
     options = parser.parse_args()
     rows = []
+    watches = {}
     if not options.json:
         print(
             "| all-reduce | time, us | busiest port, MiB | most senders to a port | deepest queue, KiB | marked |",
@@ -102,10 +136,14 @@ def main() -> None:
     for case in cases(options.hosts):
         row, port_watch = watch(case, options.hosts, options.mib * MIB)
         rows.append(row)
+        if case[0] in DRAWN:
+            watches[case[0]] = port_watch
         if not options.json:
             print("| " + " | ".join(str(value) for value in row.values()) + " |", flush=True)
         if options.timeline:
             print(*timeline(port_watch, 0), sep="\n", flush=True)
+    if options.figure:
+        figure(watches, options.figure)
     if options.json:
         print(json.dumps(rows, indent=1))
 
