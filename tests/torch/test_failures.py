@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,15 +107,18 @@ GROUPS: dict[int, Any] = {}
 
 def make_groups() -> None:
     """Groups of the ranks that are left after each death."""
-    GROUPS.update({size: dist.new_group(list(range(4 - size, 4))) for size in (4, 3, 2)})
+    GROUPS.update({size: dist.new_group(list(range(5 - size, 5))) for size in (5, 4, 3, 2)})
 
 
 def check_death(size: int, moment: str) -> tuple[float, str]:
     """The lowest rank of a group of the `size` highest ones kills itself; the others report when and how they hear."""
-    group, dying = GROUPS[size], dist.get_rank() == 4 - size
+    group, dying = GROUPS[size], dist.get_rank() == 5 - size
     total = torch.ones(100_000)
+    model = torch.nn.Linear(100, 100)
     if moment != "before the first collective":
         dist.all_reduce(total, group=group)
+    if moment == "in a backward pass":
+        model = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
     if moment == "while others wait" and dying:
         time.sleep(1)
     if dying:
@@ -122,21 +126,24 @@ def check_death(size: int, moment: str) -> tuple[float, str]:
     start = time.monotonic()
     try:
         for _ in range(1000):
-            dist.all_reduce(total, group=group)
+            if moment == "in a backward pass":
+                model(torch.ones(1, 100)).sum().backward()
+            else:
+                dist.all_reduce(total, group=group)
     except RuntimeError as error:
-        return time.monotonic() - start, f"{type(error).__name__}: {error}"
+        return time.monotonic() - start, "".join(traceback.format_exception(error))
     return 0, "no error"
 
 
 def test_a_killed_worker_is_named_to_all_survivors_within_five_seconds(tmp_path: Path):
     """Rank 0, which owns the switch, dies first."""
-    world = World(4, tmp_path)
+    world = World(5, tmp_path)
     try:
         world.run(make_groups)
-        moments = ("before the first collective", "between collectives", "while others wait")
-        for size, moment in zip((4, 3, 2), moments, strict=True):
-            for seconds, message in world.run(check_death, size, moment, dying=4 - size):
-                assert message.startswith("PeerLostError"), (moment, message)
+        moments = ("before the first collective", "between collectives", "while others wait", "in a backward pass")
+        for size, moment in zip((5, 4, 3, 2), moments, strict=True):
+            for seconds, message in world.run(check_death, size, moment, dying=5 - size):
+                assert "PeerLostError: group" in message, (moment, message)
                 assert "rank 0 was lost" in message, (moment, message)  # it was the first of its group
                 assert seconds < 5
     finally:
