@@ -86,7 +86,7 @@ def timeline(port_watch: PortWatch, port: int) -> Iterator[str]:
 
 
 def figure(watches: dict[str, PortWatch], path: Path) -> None:
-    """The busiest port of each run over time: rate by sending host, stacked, and the queue below, crosses where it drops."""
+    """The busiest port of each run over time: rate by sending host, and the queue, crossed where it drops."""
     from netreduce.cli.plots import pyplot, save
 
     plot = pyplot()
