@@ -12,6 +12,7 @@ from netreduce.cli.plan import plan
 from netreduce.cli.run import run
 from netreduce.cli.show import show
 from netreduce.cli.sim import app as sim
+from netreduce.cli.soak import soak
 from netreduce.cli.walk import walk
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app.command()(doctor)
 app.command()(show)
 app.command()(plan)
 app.command()(walk)
+app.command()(soak)
 app.add_typer(sim, name="sim")
 
 

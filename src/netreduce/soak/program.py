@@ -78,6 +78,11 @@ class Ring:
         return all(rank.done for rank in self.ranks)
 
     @property
+    def settled(self) -> bool:
+        """Whether the ring is done, or a rank failed, for which the others wait in vain."""
+        return self.done or bool(self.errors)
+
+    @property
     def errors(self) -> list[str]:
         """One line for each rank that failed."""
         return [f"rank {rank.rank}: {rank.error}" for rank in self.ranks if rank.error]
