@@ -6,6 +6,7 @@ a process of ours is the only network it has. Commands go in and come out over i
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import select
 import shutil
@@ -19,12 +20,23 @@ from tests.interop.image import build, pack
 
 BOOT_LIMIT_S = 100
 """It takes 5 s on an idle machine, 30 s on a crowded one."""
+VLAN = 5
 READY, DONE = "GUEST-READY", "GUEST-DONE"
 
 
 def guest_ip(number: int) -> str:
     """Address of the guest's device rxe`number`."""
     return f"10.0.0.{number + 1}"
+
+
+def guest_vlan_ip(number: int) -> str:
+    """Address of the guest's device rxe`number` within the VLAN."""
+    return f"10.5.0.{number + 1}"
+
+
+def guest_gid(ip: str) -> str:
+    """The GID of an address, with all its digits."""
+    return ipaddress.IPv6Address(f"::ffff:{ip}").exploded
 
 
 def guest_mac(number: int) -> str:
@@ -65,8 +77,12 @@ class Guest:
                 f"/usr/bin/ip link set eth{i} mtu {mtu}",
                 f"/usr/bin/ip addr add {guest_ip(i)}/24 dev eth{i}",
                 f"/usr/bin/ip link set eth{i} up",
+                f"/usr/bin/ip link add link eth{i} name eth{i}.{VLAN} type vlan id {VLAN}",
+                f"/usr/bin/ip addr add {guest_vlan_ip(i)}/24 dev eth{i}.{VLAN}",
+                f"/usr/bin/ip link set eth{i}.{VLAN} up",
                 f"/usr/bin/rdma link add rxe{i} type rxe netdev eth{i}",
             ]
+        lines += [f"ping -c 1 -W 1 -I eth{i} {guest_ip((i + 1) % count)} > /dev/null" for i in range(count)]
         return "\n".join(lines) + "\n"
 
     def wait_until_ready(self) -> None:

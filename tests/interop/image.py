@@ -40,6 +40,11 @@ MODULES = (
     "udp_tunnel",
     "ip6_udp_tunnel",
     "rdma_rxe",
+    "llc",
+    "stp",
+    "mrp",
+    "garp",
+    "8021q",
 )
 PROGRAMS = (
     "bin/busybox",

@@ -7,70 +7,26 @@ somebody can register the ring.
 """
 
 import json
-import os
 import struct
 import sys
 import time
 
 import pyverbs.enums as e
-from pyverbs.addr import GID, AHAttr, GlobalRoute
-from pyverbs.cq import CQ
-from pyverbs.device import Context
-from pyverbs.mr import MR
-from pyverbs.pd import PD
-from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
+from verbs_common import Device
 
-ACCESS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
-MTU = {256: e.IBV_MTU_256, 512: e.IBV_MTU_512, 1024: e.IBV_MTU_1024, 2048: e.IBV_MTU_2048, 4096: e.IBV_MTU_4096}
 INA_BYTES = 16
 UINT8 = 6
 
 
-class Rank:
+class Rank(Device):
     """One device with two queue pairs: one to the successor, one from the predecessor."""
 
     def __init__(self, rank, options):
+        super().__init__(rank, (options["length"] + INA_BYTES) * options["messages"], options["gids"][rank])
         self.rank = rank
         self.completed = 0  # sends and receives, two a message
-        self.context = Context(name=f"rxe{rank}")
-        self.pd = PD(self.context)
-        self.cq = CQ(self.context, 512)
-        cap = QPCap(max_send_wr=256, max_recv_wr=256, max_send_sge=2, max_recv_sge=2)
-        init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap)
-        self.out, self.into = QP(self.pd, init), QP(self.pd, init)
-        size = (options["length"] + INA_BYTES) * options["messages"]
-        self.send_mr, self.receive_mr = MR(self.pd, size, ACCESS), MR(self.pd, size, ACCESS)
-        self.gid_index = self._ipv4_gid()
-
-    def _ipv4_gid(self):
-        wanted = f"10.0.0.{self.rank + 1}"
-        for index in range(8):
-            gid = str(self.context.query_gid(1, index))
-            groups = gid.split(":")[-2:]
-            value = int(groups[0] or "0", 16) << 16 | int(groups[1] or "0", 16)
-            if "ffff" in gid and ".".join(str(value >> s & 255) for s in (24, 16, 8, 0)) == wanted:
-                return index
-        raise SystemExit(f"no GID for {wanted} on rxe{self.rank}")
-
-    def connect(self, qp, peer, peer_qpn, send_psn, receive_psn, options):
-        attr = QPAttr()
-        attr.qp_state, attr.pkey_index, attr.port_num, attr.qp_access_flags = e.IBV_QPS_INIT, 0, 1, ACCESS
-        route = GlobalRoute(
-            dgid=GID(f"0000:0000:0000:0000:0000:ffff:0a00:{peer + 1:04x}"), sgid_index=self.gid_index, hop_limit=64
-        )
-        attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)
-        attr.path_mtu, attr.dest_qp_num, attr.rq_psn, attr.sq_psn = (
-            MTU[options["path_mtu"]],
-            peer_qpn,
-            receive_psn,
-            send_psn,
-        )
-        attr.max_rd_atomic = attr.max_dest_rd_atomic = 1
-        attr.min_rnr_timer, attr.timeout, attr.retry_cnt, attr.rnr_retry = 12, options["timeout"], 6, 7
-        qp.to_init(attr)
-        qp.to_rtr(attr)
-        qp.to_rts(attr)
+        self.out, self.into = self.queue_pair(), self.queue_pair()
 
     def post(self, m, successor, size, carrier):
         """Send message m to the successor: by SEND, or by RDMA WRITE with Immediate."""
@@ -104,11 +60,6 @@ def header(rank, message, options):
     return struct.pack(">HHIIBBBB", options["ring_id"], rank, message, options["length"], options["dtype"], 1, 1, flags)
 
 
-def counters(rank):
-    base = f"/sys/class/infiniband/rxe{rank}/ports/1/hw_counters"
-    return {name: int(open(f"{base}/{name}").read()) for name in os.listdir(base) if name != "lifespan"}
-
-
 def poll(ranks, wanted, deadline):
     """Take completions until every rank has had `wanted` since the start."""
     while any(r.completed < wanted for r in ranks):
@@ -129,11 +80,11 @@ def main():
     n, first_psn, size = len(ranks), options["first_psn"], options["length"] + INA_BYTES
     for r in ranks:
         successor, predecessor = ranks[(r.rank + 1) % n], ranks[(r.rank - 1) % n]
-        r.connect(r.out, successor.rank, successor.into.qp_num, first_psn, 77, options)
-        r.connect(r.into, predecessor.rank, predecessor.out.qp_num, 77, first_psn, options)
+        r.connect(r.out, options["gids"][successor.rank], successor.into.qp_num, first_psn, 77, options)
+        r.connect(r.into, options["gids"][predecessor.rank], predecessor.out.qp_num, 77, first_psn, options)
     print("ENDPOINTS " + json.dumps([[r.out.qp_num, r.into.qp_num] for r in ranks]), flush=True)
     input()
-    before = [counters(r.rank) for r in ranks]
+    before = [r.counters() for r in ranks]
     for r in ranks:
         for m in range(options["messages"]):
             # A WRITE only consumes the receive; pyverbs wants an SGE all the same.
@@ -153,7 +104,7 @@ def main():
         for r in ranks:
             got = r.receive_mr.read(size, m * size)
             wrong += got[INA_BYTES:] != want or got[:INA_BYTES] != header((r.rank - 1) % n, m, options)
-    after = [counters(r.rank) for r in ranks]
+    after = [r.counters() for r in ranks]
     changed = [{k: a[k] - b[k] for k in a if a[k] != b[k]} for a, b in zip(after, before, strict=True)]
     print("RESULT " + json.dumps({"wrong": wrong, "seconds": round(elapsed, 2), "counters": changed}), flush=True)
 

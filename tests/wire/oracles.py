@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,11 @@ def require_program(name: str) -> str:
     return path
 
 
-def tshark_fields(path: Path, *fields: str) -> list[list[str]]:
-    """The named fields of each packet, as tshark prints them; of a field that occurs twice, the first."""
+def tshark_fields(path: Path, *fields: str, disable: Sequence[str] = ()) -> list[list[str]]:
+    """The named fields of each packet, as tshark prints them; of a field that occurs twice, the first.
+
+    The protocols of `disable` are not looked for.
+    """
     command = [
         require_program("tshark"),
         "-n",
@@ -35,6 +39,8 @@ def tshark_fields(path: Path, *fields: str) -> list[list[str]]:
         "-E",
         "occurrence=f",
     ]
+    for protocol in disable:
+        command += ["--disable-protocol", protocol]
     for field in fields:
         command += ["-e", field]
     output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
