@@ -18,7 +18,7 @@ from netreduce.compiled import compiled, copy_bytes, inlined
 from netreduce.switch.answers import note_arrival, owe_wait
 from netreduce.switch.lookup import find_entry
 from netreduce.switch.messages import ACCEPTED, open_message
-from netreduce.switch.splice import first_copy, payload_bytes
+from netreduce.switch.splice import copy_place, payload_bytes
 from netreduce.switch.tables import HEADER_ROOM, NOBODY, SwitchTables
 from netreduce.switch.verdicts import COMPLETE, FORWARD, KEPT, REPLAY
 from netreduce.trace.events import DropReason, Event, emit
@@ -110,8 +110,8 @@ def _take_copy(tables: SwitchTables, connection: np.record, frame: np.ndarray, n
     """Hold a copy that fits its place, the slot in `state`, and give the verdict."""
     packet, state = tables.packet[0], tables.state[0]
     ring, message, slot = tables.rings[state.ring], tables.messages[state.message], state.slot
-    copy = first_copy(ring, message.message, slot) + connection.rank
-    row = tables.slots[ring.first_slot + copy // ring.rank_count]
+    copy = copy_place(ring, message.message, connection.rank, slot)
+    row = tables.slots[ring.first_slot + message.message % ring.message_count * ring.message_packets + slot]
     is_first = row.bitmap & connection.rank_bit == 0
     buffer_at = ring.first_buffer + copy * ring.buffer_bytes
     _store(tables.buffers, buffer_at, tables.held[ring.first_copy + copy], frame, packet, slot, is_first)

@@ -30,9 +30,12 @@ def payload_bytes(ring: np.record, message: np.record, slot: int) -> int:
 
 
 @compiled
-def first_copy(ring: np.record, number: int, slot: int) -> int:
-    """Place of rank 0's copy of a slot of message `number` in the ring's ranges of `held` and `buffers`."""
-    return ((number % ring.message_count) * ring.message_packets + slot) * ring.rank_count
+def copy_place(ring: np.record, number: int, rank: int, slot: int) -> int:
+    """Place of a rank's copy of a slot of message `number` in the ring's ranges of `held` and `buffers`.
+
+    Copies of one rank follow each other: a burst is one run of packets of one rank, and is written in one run, too.
+    """
+    return ((number % ring.message_count) * ring.rank_count + rank) * ring.message_packets + slot
 
 
 @compiled
@@ -71,7 +74,7 @@ def _splice(
 
     A destination that is not known yet is flooded, as the frame itself would have been.
     """
-    copy = first_copy(ring, message.message, slot) + rank
+    copy = copy_place(ring, message.message, rank, slot)
     held = tables.held[ring.first_copy + copy]
     headers_at = ring.first_buffer + copy * ring.buffer_bytes + HEADER_ROOM - held.header_bytes
     at = find_mac(tables.macs, read_mac(tables.buffers, headers_at), now_ps)
@@ -100,8 +103,9 @@ def _send_sum(
 ) -> None:
     """Reduce a complete slot and send the sum on the connections of ranks `first` up to, but not including, `last`."""
     size = payload_bytes(ring, message, slot) - (INA_BYTES if slot == 0 else 0)
-    at = ring.first_buffer + first_copy(ring, message.message, slot) * ring.buffer_bytes + HEADER_ROOM
-    reduce_slot(tables, message.data_type, message.op, size, at, ring.buffer_bytes, ring.rank_count)
+    at = ring.first_buffer + copy_place(ring, message.message, 0, slot) * ring.buffer_bytes + HEADER_ROOM
+    stride = ring.message_packets * ring.buffer_bytes
+    reduce_slot(tables, message.data_type, message.op, size, at, stride, ring.rank_count)
     emit(tables.log, now_ps, Event.SUMMED.value, -1, -1, -1, ring.ring_id, -1, message.message, slot, size, -1)
     for rank in range(first, last):
         _splice(tables, ring, message, slot, rank, size, kind, now_ps)

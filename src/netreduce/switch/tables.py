@@ -5,8 +5,8 @@ The per-packet code is free functions over these tables. The four arrays of the 
 Record (`slots`), Header Buffer and Payload Buffer (`held`, `buffers`), Aggregation Value (`total`).
 
 A ring of P ranks with N messages in flight has ``2 N`` *messages* here, each of up to `message_packets` *slots* (one
-per packet of the message), each with P *copies* (one per rank): rows of `held` and equally many `buffers` of stride
-``HEADER_ROOM + path_mtu``.
+per packet of the message), each with P *copies* (one per rank): rows of `held` and equally many `buffers` of
+``HEADER_ROOM + path_mtu`` bytes, in the order of message, rank, slot.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ RING = _record(
     "first_connection",
     "first_message",
     "first_slot",
-    "first_copy",  # row of `held` of slot 0, rank 0
-    "first_buffer",  # byte of `buffers` of slot 0, rank 0
-    "buffer_bytes",  # stride of `buffers`
+    "first_copy",  # row of `held` of the first copy
+    "first_buffer",  # byte of `buffers` where its buffer starts
+    "buffer_bytes",  # length of one buffer
     "hold",  # slots leave in the order of their PSNs, see release.py
     "next_message",  # with `hold`: the slot to leave next
     "next_slot",
