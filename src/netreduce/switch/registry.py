@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 from netreduce.errors import AdmissionError
 from netreduce.switch.answers import RNR_TIMER_FIRST
+from netreduce.switch.checksum import SHIFT_ENTRIES
 from netreduce.switch.lookup import find_key
 from netreduce.switch.tables import (
     HEADER_ROOM,
     MESSAGES_MAX,
     NOBODY,
+    PATH_MTUS,
     RING_COUNTERS,
     ROLE_ACKNOWLEDGE,
     ROLE_DATA,
@@ -25,7 +27,6 @@ from netreduce.wire.control import RANKS_MAX, Endpoint, Geometry
 from netreduce.wire.packet import IPV4_MAPPED
 from netreduce.wire.psn import psn_add
 
-PATH_MTUS = (256, 512, 1024, 2048, 4096)
 RING_ID_MAX = 0xFFFF
 _MB = 1_000_000
 
@@ -182,6 +183,7 @@ class Registry:
         ring.message_packets = geometry.message_packets
         ring.path_mtu = geometry.path_mtu
         ring.hold = self._hold
+        ring.first_shift = PATH_MTUS.index(geometry.path_mtu) * SHIFT_ENTRIES
         ring.first_connection = self._connections.take(len(spec.endpoints))
         ring.first_message = row * MESSAGES_MAX
         ring.first_slot = self._slots.take(slots)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from netreduce.compiled import compiled, copy_bytes, inlined
+from netreduce.compiled import compiled, copy_bytes, crc32, inlined
+from netreduce.switch.checksum import SHIFT_ENTRIES, shifted
 from netreduce.switch.forwarding import count_drop, find_mac, read_mac
 from netreduce.switch.reduction import reduce_slot
 from netreduce.switch.tables import HEADER_ROOM, NOBODY, SwitchTables
 from netreduce.switch.verdicts import REPLAY
 from netreduce.trace.events import DropReason, Event, emit
 from netreduce.wire.frames import RECORD_HEADER_BYTES, queue_commit, queue_reserve
-from netreduce.wire.icrc import write_icrc
+from netreduce.wire.icrc import icrc, store_icrc, write_icrc
 from netreduce.wire.ina import INA_BYTES
 from netreduce.wire.opcodes import ICRC_BYTES
 from netreduce.wire.psn import psn_add
@@ -46,9 +47,14 @@ def _write_frame(
     headers_at: int,
     held: np.record,
     payload: np.ndarray,
+    payload_crc: int,
+    shift: np.ndarray,
     now_ps: int,
 ) -> bool:
-    """Append to a queue the frame of headers ``buffers[headers_at:]`` and `payload`; False if there is no room."""
+    """Append to a queue the frame of headers ``buffers[headers_at:]`` and `payload`; False if there is no room.
+
+    `shift` is made for the payload's length (see checksum.py), or empty: then the ICRC is computed over all bytes.
+    """
     size = payload.size
     pad = -size & 3
     length = held.header_bytes + size + pad + ICRC_BYTES
@@ -61,7 +67,11 @@ def _write_frame(
     copy_bytes(frame, held.header_bytes, payload, 0, size)
     for i in range(pad):
         frame[held.header_bytes + size + i] = 0
-    write_icrc(frame, held.ip_at, held.udp_at, length - ICRC_BYTES)
+    if shift.size > 0:
+        headers_crc = np.int64(icrc(frame, held.ip_at, held.udp_at, held.header_bytes))
+        store_icrc(frame, length - ICRC_BYTES, shifted(shift, headers_crc) ^ payload_crc)
+    else:
+        write_icrc(frame, held.ip_at, held.udp_at, length - ICRC_BYTES)
     queue_commit(data, queue, at, length, now_ps)
     return True
 
@@ -85,11 +95,12 @@ def _splice(
         end = port + 1
     psn = psn_add(tables.entries[connection.first_entry + message.message % ring.message_count].first_psn, slot)
     emit(tables.log, now_ps, kind, end - 1, -1, psn, ring.ring_id, rank, message.message, slot, size, -1)
-    payload = tables.total[:size]
+    payload, payload_crc = tables.total[:size], tables.state[0].total_crc
+    shift = tables.shifts[ring.first_shift : ring.first_shift + (SHIFT_ENTRIES if size == ring.path_mtu else 0)]
     while port < end:
         if port != own and tables.ports[port].up != 0:
             data, queue = tables.egress_data[port], tables.egress_state[port]
-            if _write_frame(data, queue, tables.buffers, headers_at, held, payload, now_ps):
+            if _write_frame(data, queue, tables.buffers, headers_at, held, payload, payload_crc, shift, now_ps):
                 ring.packets_spliced += 1
                 ring.payload_bytes_out += size
             else:
@@ -106,6 +117,8 @@ def _send_sum(
     at = ring.first_buffer + copy_place(ring, message.message, 0, slot) * ring.buffer_bytes + HEADER_ROOM
     stride = ring.message_packets * ring.buffer_bytes
     reduce_slot(tables, message.data_type, message.op, size, at, stride, ring.rank_count)
+    if size == ring.path_mtu:
+        tables.state[0].total_crc = crc32(tables.total[:size], 0)
     emit(tables.log, now_ps, Event.SUMMED.value, -1, -1, -1, ring.ring_id, -1, message.message, slot, size, -1)
     for rank in range(first, last):
         _splice(tables, ring, message, slot, rank, size, kind, now_ps)

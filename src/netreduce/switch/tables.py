@@ -15,11 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from netreduce.switch.checksum import make_shift
 from netreduce.trace.events import DropReason, EventLog
 from netreduce.wire.packet import make_packet_table
 
 MESSAGES_MAX = 128
 """Most messages a ring can hold: twice the largest message window."""
+PATH_MTUS = (256, 512, 1024, 2048, 4096)
 PATH_MTU_MAX = 4096
 HEADER_ROOM = 192
 """Bytes before the payload in a buffer, for a copy's headers: at most 134 (VLAN tag, longest IPv4 header, RETH,
@@ -71,6 +73,7 @@ RING = _record(
     "message_count",  # 2 N
     "message_packets",
     "path_mtu",
+    "first_shift",  # where the tables for a whole packet's CRC start in `shifts`
     "first_connection",
     "first_message",
     "first_slot",
@@ -135,6 +138,7 @@ STATE = _record(
     "message",  # row of `messages`
     "slot",
     "answer",  # AETH syndrome of the answer that the switch gives itself, 0 for none
+    "total_crc",  # CRC-32 of the sum in `total`
     # totals
     "keys_used",
     "failures",  # rings that failed since the start
@@ -164,6 +168,7 @@ class SwitchTables(NamedTuple):
     buffers: np.ndarray  # uint8
     drops: np.ndarray  # int64[rings + 1, reasons]; the last row counts what belongs to no ring
     total: np.ndarray  # uint8[PATH_MTU_MAX], the sum of one slot
+    shifts: np.ndarray  # int64[path MTUs * SHIFT_ENTRIES], see checksum.py
     wide: np.ndarray  # float32[2, PATH_MTU_MAX // 2], half-precision operands in float32
     log: EventLog
 
@@ -207,6 +212,7 @@ def make_tables(port_count: int, limits: SwitchLimits, egress_state: np.recarray
         buffers=np.zeros(limits.memory_bytes, np.uint8),
         drops=np.zeros((limits.rings + 1, max(DropReason) + 1), np.int64),
         total=np.zeros(PATH_MTU_MAX, np.uint8),
+        shifts=np.concatenate([make_shift(path_mtu) for path_mtu in PATH_MTUS]),
         wide=np.zeros((2, PATH_MTU_MAX // 2), np.float32),
         log=log,
     )

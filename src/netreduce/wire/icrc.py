@@ -62,7 +62,12 @@ def icrc(frame: np.ndarray, ip_at: int, udp_at: int, icrc_at: int) -> int:
 @compiled
 def write_icrc(frame: np.ndarray, ip_at: int, udp_at: int, icrc_at: int) -> None:
     """Compute the ICRC and write its four bytes, little-endian."""
-    value = np.int64(icrc(frame, ip_at, udp_at, icrc_at))
+    store_icrc(frame, icrc_at, np.int64(icrc(frame, ip_at, udp_at, icrc_at)))
+
+
+@compiled
+def store_icrc(frame: np.ndarray, icrc_at: int, value: int) -> None:
+    """Write the four bytes of an ICRC, little-endian."""
     frame[icrc_at] = value & 0xFF
     frame[icrc_at + 1] = (value >> 8) & 0xFF
     frame[icrc_at + 2] = (value >> 16) & 0xFF
