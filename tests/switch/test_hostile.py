@@ -150,6 +150,7 @@ class TestMismatch:
         expected = Mismatch(7, 0, 1, "float32 sum, 752 bytes, only message", 2, description)
         assert ring.switch.notices() == [expected]
         assert ring.switch.notices() == [], "each once"
+        assert ring.switch.waiting(10**15, 0) == [], "nobody waits for a failed ring"
         counters = ring.switch.ring_counters(7)
         assert counters["drop_mismatch"] == 1
         assert counters["drop_ring_failed"] == 2

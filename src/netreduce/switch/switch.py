@@ -172,7 +172,7 @@ class Switch:
             ring = self.tables.rings[row]
             first = int(ring.first_message)
             for message in self.tables.messages[first : first + int(ring.message_count)]:
-                if message.message < 0 or message.complete == message.packets:
+                if ring.failed or message.message < 0 or message.complete == message.packets:
                     continue
                 at = int(ring.first_slot + message.message % ring.message_count * ring.message_packets)
                 slots = self.tables.slots[at : at + int(message.packets)]
