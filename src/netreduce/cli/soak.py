@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
 import time
 from typing import Annotated
@@ -43,6 +44,7 @@ def soak(
                 typer.echo(f"replay with: netreduce soak --seed {drawn.seed} --runs 1")
                 raise typer.Exit(1)
         made += 1
+        gc.collect()  # nodes, lines and programs know each other: their tables would pile up to gigabytes
     typer.echo(
         f"soak: {made} runs from seed {first}, {frames:,} frames, {lost:,} lost, "
         f"{ended} ended by name under harsh faults, no property violated"

@@ -29,6 +29,7 @@ class EngineRigSettings:
     ecn: EcnMarking | None = None
     switch_limits: SwitchLimits = SwitchLimits()  # noqa: RUF009 (immutable)
     ack_timeout: int = 8  # 4.096 us x 2^8 = 1 ms
+    gap_policy: str = "pass"
     quantum_ps: int = 0
     seed: int = 0
 
@@ -40,7 +41,9 @@ class EngineRig:
         self.simulator = Simulator(settings.seed, quantum_ps=settings.quantum_ps)
         ranks = range(settings.world_size)
         self.nics = [Nic(f"worker{rank}", f"02:4e:52:00:00:{rank:02x}", f"10.78.0.{rank + 1}") for rank in ranks]
-        self.switch = Switch("switch", settings.world_size, limits=settings.switch_limits)
+        self.switch = Switch(
+            "switch", settings.world_size, limits=settings.switch_limits, gap_policy=settings.gap_policy
+        )
         self.links = star(
             self.simulator,
             self.nics,
