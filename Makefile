@@ -5,10 +5,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 PIP_FLAGS := --quiet --disable-pip-version-check --no-warn-script-location
+SOAK_SECONDS ?= 120
 # Live tests start several processes each: they run one after the other, the rest on two cores.
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: demo test lint compile unit plain live clean
+.PHONY: demo test lint compile unit plain live soak clean
 
 demo: $(INSTALLED)
 	@$(BIN)/netreduce demo
@@ -36,6 +37,11 @@ plain: $(INSTALLED)
 live: compile
 	@echo "== tests that start real processes"
 	@$(PYTEST) -m live
+
+# Random networks and faults from a fresh seed, which it prints.
+soak: compile
+	@echo "== soak"
+	@$(BIN)/netreduce soak --seconds $(SOAK_SECONDS)
 
 # Installed again whenever pyproject.toml changes; the sources are used where they lie.
 $(INSTALLED): pyproject.toml

@@ -36,7 +36,7 @@ class Switch:
         *,
         limits: SwitchLimits = SwitchLimits(),  # noqa: B008 (immutable)
         events: EventLog | None = None,
-        gap_policy: str = "pass",
+        gap_policy: str = "hold",
     ) -> None:
         if gap_policy not in GAP_POLICIES:
             raise ConfigurationError(f"gap_policy is {gap_policy!r}, allowed are {', '.join(GAP_POLICIES)}")
