@@ -13,6 +13,7 @@ from netreduce.cli.run import run
 from netreduce.cli.show import show
 from netreduce.cli.sim import app as sim
 from netreduce.cli.soak import soak
+from netreduce.cli.switch import rings, stats, switch
 from netreduce.cli.walk import walk
 
 app = typer.Typer(
@@ -28,6 +29,9 @@ app.command()(demo)
 app.command()(doctor)
 app.command()(show)
 app.command()(plan)
+app.command()(rings)
+app.command()(stats)
+app.command()(switch)
 app.command()(walk)
 app.command()(soak)
 app.add_typer(sim, name="sim")

@@ -208,6 +208,7 @@ class Outlet:
         self._data = queue.data
         self._row = queue.state[0]
         self._tap = tap
+        self._is_flushed = True
         state = queue.state.view(np.ndarray)  # reading fields of a recarray costs ten times as much
         self._frames = state["frames"]
         self._head = state["head"]
@@ -215,8 +216,8 @@ class Outlet:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
-        return not self._frames[0]
+        """Whether nothing waits, here or in the carrier."""
+        return not self._frames[0] and self._is_flushed
 
     def send(self) -> bool:
         """Send bursts until nothing waits (True) or the carrier is full (False)."""
@@ -228,4 +229,5 @@ class Outlet:
             if self._tap is not None:
                 self._tap(burst)
             self._release(self._data, self._row, end)
-        return self._carrier.flush()
+        self._is_flushed = self._carrier.flush()
+        return self._is_flushed

@@ -100,15 +100,15 @@ class Communicator:
         world_size = _environment_number("WORLD_SIZE", world_size)
         if not 1 <= world_size <= RANKS_MAX or not 0 <= rank < world_size:
             raise ConfigurationError(f"rank {rank} of {world_size}: want 0 <= rank < world_size <= {RANKS_MAX}")
-        geometry = geometry or Geometry()
         tuning.check(world_size)
         if world_size == 1:
-            return cls(Solo(geometry), 0, (0,), None)
+            return cls(Solo(geometry or Geometry()), 0, (0,), None)
         address = address or os.environ.get("NETREDUCE_SWITCH")
         if not address:
             raise ConfigurationError("NETREDUCE_SWITCH is not set: start under `netreduce run`, or pass the address")
         worker = Worker(address, f"rank {rank}")
         try:
+            geometry = geometry or Geometry(path_mtu=worker.path_mtu)
             member = worker.join(group, rank, world_size, geometry, timeout_s, tuning)
         except BaseException:
             worker.close()

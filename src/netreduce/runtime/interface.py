@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -75,7 +76,7 @@ def _open(name: str) -> socket.socket:
         ) from error
 
 
-def _attach_filter(connection: socket.socket, program: Sequence[tuple[int, int, int, int]]) -> None:
+def attach_filter(connection: socket.socket, program: Sequence[tuple[int, int, int, int]]) -> None:
     """Let only frames through that the classic BPF `program` (code, jt, jf, k) accepts."""
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
     fprog = struct.pack("HL", len(program), ctypes.addressof(code))
@@ -102,6 +103,16 @@ def roce_to(ip: str) -> list[tuple[int, int, int, int]]:
     ]
 
 
+@cache
+def load() -> tuple[Callable[..., int], Callable[..., int]]:
+    """The compiled functions that interfaces use: packets to bursts, and where the frames of a burst lie."""
+    row, table, numbers = np.zeros(0, np.uint8), np.zeros((1, 1), np.uint8), np.zeros(2, np.int64)
+    return (
+        entry(packets_to_burst, table, numbers, table, 0, row, 0, numbers),
+        entry(frame_parts, row, 0, 0, np.zeros((1, 2), np.int64), numbers),
+    )
+
+
 class InterfaceCarrier:
     """Frames at interface `name`: all of them (`program` None, promiscuous), or those that a BPF program accepts.
 
@@ -119,7 +130,7 @@ class InterfaceCarrier:
         for option in (_SO_RCVBUFFORCE, _SO_SNDBUFFORCE):
             self._socket.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
         if program is not None:
-            _attach_filter(self._socket, program)
+            attach_filter(self._socket, program)
         self._socket.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
         self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
         if program is None:
@@ -144,9 +155,7 @@ class InterfaceCarrier:
         self._messages["control"] = self._auxdata.ctypes.data + order * AUXDATA_BYTES
         self._rest = np.zeros(BURST_BYTES_MAX, np.uint8)
         self._rest_span = (0, 0)
-        burst = np.zeros(0, np.uint8)
-        self._to_burst = entry(packets_to_burst, self._packets, self._lengths, self._auxdata, 0, burst, 0, self._seen)
-        self._find_parts = entry(frame_parts, burst, 0, 0, self._out_parts, self._done)
+        self._to_burst, self._find_parts = load()
 
     def fileno(self) -> int:
         """The socket's descriptor, for poll and epoll."""

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from netreduce.errors import SwitchLostError
+from netreduce.runtime.address import is_remote, open_channel, token_from_environment
 from netreduce.runtime.cable import Cable, CableClosedError, connect
+from netreduce.runtime.carrier import Carrier
+from netreduce.runtime.clock import Clock
 from netreduce.runtime.control_channel import ControlChannel
 from netreduce.wire import control
+
+logger = logging.getLogger("netreduce")
 
 ATTACH_TIMEOUT_S = 120.0
 """How long the switch may take to answer a new worker: it may still be compiling."""
@@ -17,11 +25,12 @@ Answer = TypeVar("Answer", bound=control.Message)
 
 
 class Plug(NamedTuple):
-    """A cable, its control connection, and what the switch said."""
+    """A carrier of frames, its control connection, what the switch said, and the largest path MTU."""
 
-    cable: Cable
+    cable: Carrier
     channel: ControlChannel
     attached: control.Attached
+    path_mtu: int = 4096
 
 
 def _ask(channel: ControlChannel, request: control.Message, kind: type[Answer], address: str) -> Answer:
@@ -39,7 +48,12 @@ def _ask(channel: ControlChannel, request: control.Message, kind: type[Answer], 
 
 
 def plug_in(address: str, worker: str) -> Plug:
-    """Attach to the switch at `address` as `worker` (a name for messages); `SwitchLostError` when it cannot be."""
+    """Attach to the switch at `address` as `worker` (a name for messages); `SwitchLostError` when it cannot be.
+
+    To a switch over TCP, frames go by the host's own interface; `ConfigurationError` when that does not do.
+    """
+    if is_remote(address):
+        return _plug_in_remote(address, worker)
     opened: list[ControlChannel] = []
     try:
         for _ in range(2):
@@ -52,3 +66,25 @@ def plug_in(address: str, worker: str) -> Plug:
             connection.close()
         raise
     return Plug(Cable(greeting.connection), channel, attached)
+
+
+def _plug_in_remote(address: str, worker: str) -> Plug:
+    from netreduce.runtime.host_interface import HostCarrier, HostInterface  # late: local workers need no netlink
+
+    interface = HostInterface.towards(address)
+    clock = Clock()
+    carrier = HostCarrier(interface, clock.now_ps)
+    try:
+        channel = open_channel(address)
+        try:
+            present = control.Present(worker, interface.mac, interface.ip, token_from_environment())
+            attached = _ask(channel, present, control.Attached, address)
+        except BaseException:
+            channel.close()
+            raise
+    except BaseException:
+        carrier.close()
+        raise
+    logger.info("%s speaks RoCE as %s on %s, path MTU %d", worker, interface.ip, interface.name, interface.path_mtu)
+    own_time = msgspec.structs.replace(attached, epoch_ns=clock.epoch_ns)
+    return Plug(carrier, channel, own_time, interface.path_mtu)

@@ -109,6 +109,18 @@ class SwitchServer:
 
         self._poller.watch(descriptor, hung_up)
 
+    def drain_on(self, descriptor: int) -> None:
+        """As `watch_owner`; and nobody is admitted any more from then on."""
+
+        def asked(_mask: int) -> None:
+            self._poller.unwatch(descriptor)
+            self._owner_is_gone = True
+            for reception in self._receptions:
+                reception.close()
+            logger.info("draining: %d workers are left", len(self._workers))
+
+        self._poller.watch(descriptor, asked)
+
     def run(self) -> None:
         """Serve until the owner is gone and no worker has been there for a moment."""
         wanted_ps = self._clock.now_ps()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,13 @@ def listen_at(path: Path) -> socket.socket:
     return listener
 
 
+@cache
+def load() -> tuple[Callable[..., bool], Callable[..., int]]:
+    """The compiled functions that streams use: to bursts, and from bursts."""
+    data = np.zeros(0, np.uint8)
+    return entry(stream_to_burst, data, 0, data, 0, np.zeros(2, np.int64)), entry(burst_to_stream, data, data)
+
+
 class StreamCarrier:
     """One end of a stream of frames over `connection`, which becomes non-blocking. `now_ps` stamps what arrives."""
 
@@ -52,9 +60,7 @@ class StreamCarrier:
         self._outgoing = np.zeros(BURST_BYTES_MAX, np.uint8)
         self._outgoing_span = (0, 0)
         self._done = np.zeros(2, np.int64)
-        burst = np.zeros(0, np.uint8)
-        self._to_burst = entry(stream_to_burst, self._incoming, 0, burst, 0, self._done)
-        self._to_stream = entry(burst_to_stream, burst, self._outgoing)
+        self._to_burst, self._to_stream = load()
 
     def fileno(self) -> int:
         """The socket's descriptor, for poll and epoll."""

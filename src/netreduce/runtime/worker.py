@@ -55,7 +55,7 @@ class Worker:
     def __init__(self, address: str, name: str) -> None:
         ensure_compiled()
         self.address = address
-        self._cable, self._channel, attached = plug_in(address, name)
+        self._cable, self._channel, attached, self.path_mtu = plug_in(address, name)
         self._clock = Clock(attached.epoch_ns)
         self._recorder = worker_recorder(attached.port, name, attached.ip, self._clock.now_ps)
         self.nic = Nic(name, attached.mac, attached.ip, events=self._recorder.log if self._recorder else None)
@@ -282,10 +282,11 @@ class Worker:
         self._channel.send(control.StatisticsRequest())
 
     def _hear(self) -> None:
-        """Take one control message to whom it concerns."""
-        message = self._channel.receive()
-        if message is None:
-            return
+        """Take control messages to whom they concern."""
+        while (message := self._channel.receive()) is not None:
+            self._take(message)
+
+    def _take(self, message: control.Message) -> None:
         if isinstance(message, control.Statistics):
             self._statistics.popleft().set_result(message)
             return

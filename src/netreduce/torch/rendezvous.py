@@ -19,6 +19,7 @@ import msgspec
 from torch._C._distributed_c10d import Store
 
 from netreduce.errors import CollectiveTimeoutError, ConfigurationError, NetReduceError
+from netreduce.runtime.address import is_remote
 from netreduce.runtime.embedded import SwitchProcess
 from netreduce.runtime.member import Member
 from netreduce.runtime.solo import Solo
@@ -73,16 +74,18 @@ def connect(store: Store, group: str, rank: int, world_size: int, timeout: timed
         invitation = _await_invitation(store, key, timeout)
     if invitation.error:
         raise NetReduceError(f"rank 0 has no switch: {invitation.error}")
-    if invitation.host != socket.gethostname():
+    if invitation.host != socket.gethostname() and not is_remote(invitation.address):
         raise ConfigurationError(
             f"rank 0 is on host {invitation.host}, rank {rank} on {socket.gethostname()}: "
-            "the embedded switch connects processes of one machine"
+            "the embedded switch connects processes of one machine; NETREDUCE_SWITCH=HOST:PORT names one between them"
         )
     with _process.lock:
         worker = _process.workers.get(invitation.address)
         if worker is None:
             worker = _process.workers[invitation.address] = Worker(invitation.address, f"rank {rank}")
-    member = worker.join(invitation.group, rank, world_size, Geometry(), timeout.total_seconds())
+    member = worker.join(
+        invitation.group, rank, world_size, Geometry(path_mtu=worker.path_mtu), timeout.total_seconds()
+    )
     with _process.lock:
         _process.members.setdefault(invitation.address, []).append(member)
     return member

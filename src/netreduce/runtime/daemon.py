@@ -1,0 +1,149 @@
+"""`netreduce switch`: a switch on real networks, until SIGTERM.
+
+Everything that needs privileges is opened first; then they are dropped. A helper keeps the interfaces' offloads off,
+and puts them back however the switch ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from netreduce.errors import ConfigurationError
+from netreduce.runtime.address import host_and_port
+from netreduce.runtime.cable import ADDRESS_SCHEME, listen
+from netreduce.runtime.clock import Clock
+from netreduce.runtime.exercise import exercise
+from netreduce.runtime.interface import InterfaceCarrier
+from netreduce.runtime.offloads import require_mtu
+from netreduce.runtime.server import SwitchServer
+from netreduce.runtime.stream import listen_at
+from netreduce.runtime.switch_config import SwitchConfig
+from netreduce.switch import Switch
+from netreduce.wire.pcap import PcapWriter
+
+logger = logging.getLogger("netreduce.switch")
+
+OFFLOADS_TIMEOUT_S = 10
+
+
+class _DrainedEnough(Exception):
+    """Workers that would not leave have been waited for long enough."""
+
+
+def serve(config: SwitchConfig, ready: Callable[[str], None]) -> None:
+    """Run the switch until SIGTERM or SIGINT, and `drain_s` longer for its workers. `ready` is told its address.
+
+    `ConfigurationError` when a port cannot be opened.
+    """
+    exercise()  # loads all that is compiled, from where the dropped privileges might not reach
+    clock = Clock()
+    port_count = len(config.port) + config.cables
+    switch = Switch(config.name, port_count, limits=config.limits())
+    with contextlib.ExitStack() as stack:
+        capture = None
+        if config.pcap:
+            names = [port.interface or port.stream for port in config.port]
+            names += [f"cable{n}" for n in range(config.cables)]
+            capture = stack.enter_context(PcapWriter(Path(config.pcap), names, epoch_ns=clock.epoch_unix_ns()))
+        interfaces = [port.interface for port in config.port if port.interface]
+        stack.enter_context(_offloads_off(interfaces))
+        address = ADDRESS_SCHEME + config.name
+        server = SwitchServer(switch, _named_listener(address), clock, capture)
+        stack.callback(server.close)
+        for port in config.port:
+            if port.interface:
+                require_mtu(port.interface, config.path_mtu)
+                server.outside.add(port.interface, InterfaceCarrier(port.interface, clock.now_ps))
+            else:
+                server.outside.add_stream(port.stream, listen_at(Path(port.stream)))
+        if config.listen:
+            server.listen_tcp(_tcp_listener(config.listen), config.token())
+        _drop_privileges(config.user)
+        stack.enter_context(_draining_on_signals(server, config.drain_s))
+        ready(" and ".join([address, config.listen] if config.listen else [address]))
+        with contextlib.suppress(_DrainedEnough):
+            server.run()
+
+
+def _named_listener(address: str) -> socket.socket:
+    try:
+        return listen(address)
+    except OSError as error:
+        raise ConfigurationError(f"name: a switch is running at {address} already: {error.strerror}") from error
+
+
+def _tcp_listener(address: str) -> socket.socket:
+    host, port = host_and_port(address)
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise ConfigurationError(f"listen: cannot listen at {address}: {error.strerror}") from error
+    listener.setblocking(False)
+    return listener
+
+
+@contextlib.contextmanager
+def _offloads_off(interfaces: list[str]) -> Iterator[None]:
+    """Within it, the interfaces hand out frames as they are on the wire."""
+    if not interfaces:
+        yield
+        return
+    command = [sys.executable, "-m", "netreduce.runtime.offloads", *interfaces]
+    helper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    assert helper.stdin is not None
+    assert helper.stdout is not None
+    try:
+        if helper.stdout.readline().strip() != b"off":
+            raise ConfigurationError("the interfaces' offloads cannot be asked for; the reason is above")
+        yield
+    finally:
+        helper.stdin.close()
+        helper.wait(OFFLOADS_TIMEOUT_S)
+        helper.stdout.close()
+
+
+def _drop_privileges(user: str) -> None:
+    if not user:
+        return
+    entry = pwd.getpwnam(user)
+    os.setgroups([])
+    os.setgid(entry.pw_gid)
+    os.setuid(entry.pw_uid)
+    logger.info("running as %s", user)
+
+
+@contextlib.contextmanager
+def _draining_on_signals(server: SwitchServer, drain_s: float) -> Iterator[None]:
+    """SIGTERM and SIGINT let the server end once its workers have; after `drain_s`, or a second signal, at once."""
+    ours, servers = socket.socketpair()
+    server.drain_on(servers.fileno())
+    asked = False
+
+    def end(_number: int, _frame: object) -> None:
+        nonlocal asked
+        if asked:
+            raise _DrainedEnough
+        asked = True
+        signal.setitimer(signal.ITIMER_REAL, drain_s)
+        ours.close()
+
+    handled = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
+    previous = {number: signal.signal(number, end) for number in handled}
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        ours.close()
+        servers.close()

@@ -1,0 +1,91 @@
+"""Offloads of a network interface that would spoil what a switch in user space sees of it, turned off for a while.
+
+With transmit checksums left to the hardware, a veth pair hands out frames whose checksum nobody has filled in; with
+segmentation offload, or receive offload, frames that are longer than any wire takes. pyroute2 speaks the kernel's
+ethtool netlink family, so that the `ethtool` program is not needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from pyroute2.ethtool import Ethtool
+from pyroute2.netlink.exceptions import NetlinkError
+
+from netreduce.errors import ConfigurationError
+from netreduce.runtime.interface import interface_mtu
+
+logger = logging.getLogger("netreduce")
+
+SPOILING = (
+    "tx-checksum-ipv4", "tx-checksum-ip-generic", "tx-checksum-ipv6",
+    "tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-tcp-ecn-segmentation", "tx-generic-segmentation",
+    "tx-udp-segmentation", "rx-gro", "rx-lro", "rx-gro-hw",
+)  # fmt: skip
+HEADERS_BYTES = 90
+"""What RoCEv2 needs of the MTU besides the path MTU: IPv6, UDP, BTH, RETH, immediate data, ICRC and padding."""
+
+
+def require_mtu(name: str, path_mtu: int) -> None:
+    """`ConfigurationError`, with the number to set, when interface `name` cannot carry packets of `path_mtu`."""
+    mtu, wanted = interface_mtu(name), path_mtu + HEADERS_BYTES
+    if mtu < wanted:
+        raise ConfigurationError(
+            f"interface {name!r} has MTU {mtu}, a path MTU of {path_mtu} needs {wanted}: "
+            f"ip link set {name} mtu {wanted}, or lower path-mtu"
+        )
+
+
+def path_mtu_of(name: str) -> int:
+    """The largest path MTU that interface `name` can carry; `ConfigurationError` when even 256 bytes do not fit."""
+    require_mtu(name, 256)
+    return max(size for size in (256, 512, 1024, 2048, 4096) if size + HEADERS_BYTES <= interface_mtu(name))
+
+
+class Offloads:
+    """Turns the spoiling offloads of interface `name` off; `restore` turns on again those that were on.
+
+    Interfaces that refuse (CAP_NET_ADMIN is missing, or a feature is fixed) are left as they are, with a warning.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.turned_off = self._set(SPOILING, False)
+        if self.turned_off:
+            logger.info("%s: turned off %s", name, ", ".join(self.turned_off))
+
+    def _set(self, features: tuple[str, ...], enable: bool) -> tuple[str, ...]:
+        """Those of `features` that had to be changed, and were."""
+        with Ethtool() as ethtool:
+            try:
+                known = ethtool.get_features(self._name)
+                wanted = [
+                    name for name in features if name in known.features and known.features[name].enable is not enable
+                ]
+                for name in wanted:
+                    known.features[name].enable = enable
+                ethtool.set_features(self._name, known)
+            except (NetlinkError, OSError) as error:
+                logger.warning("%s: offloads stay as they are (%s)", self._name, error)
+                return ()
+            after = ethtool.get_features(self._name)
+        return tuple(name for name in wanted if after.features[name].enable is enable)
+
+    def restore(self) -> None:
+        """Put back what was changed."""
+        self._set(self.turned_off, True)
+        self.turned_off = ()
+
+
+def main() -> None:
+    """Hold the offloads of the named interfaces off until the standard input ends, however its owner ends."""
+    held = [Offloads(name) for name in sys.argv[1:]]
+    print("off", flush=True)
+    sys.stdin.read()
+    for offloads in held:
+        offloads.restore()
+
+
+if __name__ == "__main__":
+    main()

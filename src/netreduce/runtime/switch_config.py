@@ -1,0 +1,108 @@
+"""The configuration of `netreduce switch`: a TOML file. docs/real-networks.md shows one with every field."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import sys
+from pathlib import Path
+
+import msgspec
+
+from netreduce.errors import ConfigurationError
+from netreduce.switch import SwitchLimits
+from netreduce.units import MIB
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+class _Fields(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", frozen=True):
+    """Field names are written with dashes; an unknown one is an error that names it."""
+
+
+class PortConfig(_Fields, frozen=True):
+    """One port: a Linux interface, or a socket path that a guest's emulator connects to."""
+
+    interface: str = ""
+    stream: str = ""
+
+
+class SwitchConfig(_Fields, frozen=True):
+    """A whole file. `listen` is HOST:PORT for the control channel; without it only this machine's user may ask."""
+
+    port: tuple[PortConfig, ...] = ()
+    name: str = "netreduce-switch"
+    listen: str = ""
+    token_file: str = ""
+    user: str = ""
+    path_mtu: int = 1024
+    cables: int = 8
+    memory_mb: int = 256
+    rings: int = 64
+    drain_s: float = 30.0
+    pcap: str = ""
+
+    def limits(self) -> SwitchLimits:
+        """What the switch may hold."""
+        return SwitchLimits(memory_bytes=self.memory_mb * MIB, rings=self.rings)
+
+    def token(self) -> str:
+        """The token of the control channel: the first line of `token_file`."""
+        try:
+            lines = Path(self.token_file).read_text().splitlines()
+        except OSError as error:
+            raise ConfigurationError(f"token-file {self.token_file}: {error.strerror}") from error
+        if not lines or len(lines[0]) < 16:
+            raise ConfigurationError(f"token-file {self.token_file}: its first line needs 16 characters or more")
+        return lines[0]
+
+
+def load_config(path: Path) -> SwitchConfig:
+    """Read a configuration. ConfigurationError names the file, and the line or the field."""
+    try:
+        text = path.read_text()
+        config = msgspec.convert(tomllib.loads(text), SwitchConfig)
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{path}{_line_of(str(error), text)}: {error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+    problem = _problem(config)
+    if problem:
+        field, what = problem
+        raise ConfigurationError(f"{path}{_line_of(f'`{field}`', text)}: {field}: {what}")
+    return config
+
+
+def _line_of(message: str, text: str) -> str:
+    """`` line N`` of the last field that `message` names, where it can be found."""
+    names = re.findall(r"[`.]([a-z][a-z-]*)", message)
+    for name in reversed(names):
+        for number, line in enumerate(text.splitlines(), 1):
+            if re.match(rf"\s*\[*{name}\b", line):
+                return f" line {number}"
+    return ""
+
+
+def _problem(config: SwitchConfig) -> tuple[str, str] | None:
+    """A field that is wrong by itself or beside others, and why."""
+    if any(bool(port.interface) == bool(port.stream) for port in config.port):
+        return "port", "each needs either an interface or a stream"
+    if config.path_mtu not in (256, 512, 1024, 2048, 4096):
+        return "path-mtu", f"{config.path_mtu} is none of 256, 512, 1024, 2048, 4096"
+    if config.listen and not config.token_file:
+        return "listen", "who listens on a network needs a token-file"
+    if not config.port and not config.cables:
+        return "port", "a switch without ports has nothing to do"
+    if config.user and os.geteuid() != 0:
+        return "user", "only root can become somebody else; leave it out, and give this user CAP_NET_RAW instead"
+    try:
+        pwd.getpwnam(config.user or "root")
+    except KeyError:
+        return "user", f"there is no user {config.user!r}"
+    return None

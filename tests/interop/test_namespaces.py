@@ -1,0 +1,121 @@
+"""Workers on hosts of a network, here namespaces: `netreduce switch` bridges their interfaces and sums their rings."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.interop.namespaces import CONTROL_PORT, SWITCH_IP, TOKEN, Network, require_root
+from tests.interop.test_soft_roce import PAYLOAD_GUESSES, reference_icrc, roce_at
+from tests.wire.oracles import tshark_fields
+
+from netreduce.wire.capture import read_capture
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(200)]
+
+HOSTS = 4
+ALL_REDUCE = """
+import numpy as np
+from netreduce import Communicator
+with Communicator.connect(timeout_s=60) as world:
+    for size in (1, 1000, 300_000):
+        array = np.arange(size, dtype=np.float32) + world.rank
+        world.all_reduce(array)
+        assert (array == 4 * np.arange(size, dtype=np.float32) + 6).all()
+    world.barrier()
+"""
+DDP = """
+import torch, torch.distributed as dist
+dist.init_process_group("netreduce")
+torch.manual_seed(dist.get_rank())
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(300, 100))
+optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(5):
+    optimiser.zero_grad()
+    model(torch.randn(8, 300)).square().mean().backward()
+    optimiser.step()
+weights = [torch.empty(100, 300) for _ in range(dist.get_world_size())]
+dist.all_gather(weights, model.module.weight.detach())
+assert all(torch.equal(weight, weights[0]) for weight in weights)
+dist.destroy_process_group()
+print("SAME", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def network():
+    require_root()
+    network = Network(HOSTS)
+    yield network
+    network.close()
+
+
+@pytest.fixture(scope="module")
+def switch(network, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("switch")
+    directory.chmod(0o755)
+    pcap = directory / "network.pcapng"
+    process = network.start_switch(directory, f'user = "nobody"\npcap = "{pcap}"')
+    process.pcap = pcap
+    yield process
+    if process.poll() is None:
+        process.kill()
+        process.communicate()
+
+
+def ask(network: Network, command: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]:
+    """A question to the switch from host 0."""
+    words = ["ip", "netns", "exec", network.hosts[0], sys.executable, "-m", "netreduce", *command.split()]
+    return subprocess.run(
+        [*words, f"{SWITCH_IP}:{CONTROL_PORT}"], env=os.environ | {"NETREDUCE_TOKEN": token}, capture_output=True,
+        text=True, timeout=60,
+    )  # fmt: skip
+
+
+def test_workers_on_four_hosts_all_reduce_through_the_switch_between_them(network, switch):
+    network.on_all_hosts([sys.executable, "-c", ALL_REDUCE], 120)
+    statistics = json.loads(ask(network, "stats --json").stdout)
+    assert statistics["counters"]["messages_aggregated"] > 2
+    assert statistics["counters"].get("drop_bad_icrc", 0) == 0
+    assert statistics["workers"]["sent_pkts"] > 0
+    assert ask(network, "rings").stdout == "no rings\n"
+
+
+def test_torchrun_trains_on_four_hosts(network, switch, tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text(DDP)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(HOSTS), "--nproc-per-node", "1"]
+    torchrun += ["--node-rank", "{rank}", "--master-addr", "10.80.0.1", "--master-port", "29511", str(script)]
+    outputs = network.on_all_hosts(torchrun, 150, GLOO_SOCKET_IFNAME="eth0")
+    assert all("SAME" in output for output in outputs)
+
+
+def test_who_does_not_know_the_token_is_turned_away(network, switch):
+    answer = ask(network, "stats", token="0123456789abcdef0124")
+    assert answer.returncode == 1
+    assert "wrong token" in answer.stderr
+
+
+def test_the_switch_drains_on_sigterm_and_what_it_saw_is_well_formed(network, switch):
+    """The last test: the switch's capture of all before it is judged."""
+    status = Path(f"/proc/{switch.pid}/status").read_text()  # `ip netns exec` has become the switch
+    assert f"Uid:\t{pwd.getpwnam('nobody').pw_uid}\t" in status
+    switch.send_signal(signal.SIGTERM)
+    output, _ = switch.communicate(timeout=20)
+    assert switch.returncode == 0
+    assert "switch has ended" in output
+    with switch.pcap.open("rb") as stream:
+        packets = [
+            (frame.data, at) for frame in read_capture(stream, "pcap") if (at := roce_at(frame.data)) is not None
+        ]
+    assert len(packets) > 500
+    whole = [data[at : at + int.from_bytes(data[at + 2 : at + 4], "big")] for data, at in packets]
+    assert not [packet for packet in whole if reference_icrc(packet) != packet[-4:]]
+    rows = tshark_fields(switch.pcap, "_ws.malformed", disable=PAYLOAD_GUESSES)
+    assert not [row for row in rows if row[0]]
