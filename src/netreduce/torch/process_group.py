@@ -46,7 +46,9 @@ class ProcessGroupNetReduce(ProcessGroup):
     """Collectives of one group of ranks; `membership` carries them out, `leave` ends it.
 
     Every method checks its tensors at the call (`UnsupportedError`, `ValueError`), starts, and returns a `Work`. All
-    ranks must call the same collectives in the same order; if they do not, each of them gets a `MismatchError`.
+    ranks must call the same collectives in the same order; if they do not, each of them gets a `MismatchError`. That
+    holds for callbacks of futures, too, which run on threads of their own: a communication hook whose callbacks start
+    collectives (PowerSGD) needs a model in one bucket, or the order differs between ranks.
     """
 
     def __init__(self, membership: Membership, leave: Callable[[], None], rank: int, world_size: int) -> None:
