@@ -123,6 +123,14 @@ def _dropped(step: list[Moment], _replay: Replay) -> Sentence | None:
 def _nak(step: list[Moment], _replay: Replay) -> Sentence | None:
     if (event := first_event(step, "NAK_SENT")) is None:
         return None
+    if event.node == "switch":
+        return (
+            "A gap: the switch answers NAK",
+            "A packet came whose predecessor is missing: the switch drops it and answers its sender with a NAK for PSN"
+            f" {event.psn}, on the successor's behalf.",
+            "The switch alone sees which sender the gap belongs to. Without its answer every receiver would miss a"
+            " sum, and all senders would go back.",
+        )
     return (
         "A gap: the receiver answers NAK",
         f"{event.node.capitalize()} expected PSN {event.psn}, something later came, and it says so with a NAK.",
