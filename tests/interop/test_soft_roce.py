@@ -170,8 +170,8 @@ def test_a_ring_recovers_from_losses_on_every_line(guest, hub):
 
 def test_tools_of_others_run_beside_a_ring_and_their_frames_stay_as_they_are(guest, hub):
     before = sum(1 for _ in captured(hub))
-    outcome = ring(guest, hub, messages=30, length=3000, beside="sh tools.sh > tools.log 2>&1 &")
-    text = "\n".join(guest.run("wait; cat tools.log", 60))
+    outcome = ring(guest, hub, messages=300, length=3000, beside="(sh tools.sh > tools.log 2>&1; touch tools.done) &")
+    text = "\n".join(guest.run("until [ -e tools.done ]; do sleep 1; done; cat tools.log", 60))
     assert outcome.result["wrong"] == 0
     assert "30 iters in" in text
     assert re.search(r"^ *50000 +20 ", text, re.MULTILINE)
