@@ -82,8 +82,9 @@ def test_lost_packets_change_nothing_but_the_time(rng: np.random.Generator, seed
         (np.zeros(1000, np.float32), Reduction.SUM, ("4,", "float32")),
         (np.zeros(1009, np.int32), Reduction.SUM, ("float32", "int32")),
         (np.zeros(1009, np.float32), Reduction.MAX, ("sum", "max")),
+        (np.zeros(1009, np.float32), Reduction.AVERAGE, ("sum", "average")),
     ],
-    ids=["length", "dtype", "operation"],
+    ids=["length", "dtype", "operation", "average"],
 )
 def test_ranks_that_disagree_about_an_all_reduce_all_fail(other: np.ndarray, op: Reduction, words: tuple) -> None:
     cluster = Cluster(3)

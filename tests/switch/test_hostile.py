@@ -23,7 +23,7 @@ LIES = {
     "dtype": pack_ina(7, 0, 0, 752, 255, ReduceOp.SUM, InaFlag(3)),
     "op_0": pack_ina(7, 0, 0, 752, DataType.FLOAT32, 0, InaFlag(3)),
     "op": pack_ina(7, 0, 0, 752, DataType.FLOAT32, 5, InaFlag(3)),
-    "flag": pack_ina(7, 0, 0, 752, DataType.FLOAT32, ReduceOp.SUM, 4),
+    "flag": pack_ina(7, 0, 0, 752, DataType.FLOAT32, ReduceOp.SUM, 8),
     "version": pack_ina(*TRUTH)[:14] + b"\x02\x03",
 }
 

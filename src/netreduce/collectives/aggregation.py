@@ -7,6 +7,7 @@ latter straight to where it belongs. Messages of all collectives stream in the o
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,12 +33,11 @@ from netreduce.wire.control import Endpoint, Geometry
 from netreduce.wire.ina import INA_BYTES, DataType, InaFlag, ReduceOp, pack_ina
 
 _FLAGS = {
-    (False, False): InaFlag(0),
-    (True, False): InaFlag.START,
-    (False, True): InaFlag.END,
-    (True, True): InaFlag.START | InaFlag.END,
+    (first, last, averages): InaFlag(first * InaFlag.START | last * InaFlag.END | averages * InaFlag.AVERAGE)
+    for first, last, averages in itertools.product((False, True), repeat=3)
 }
-"""By whether a message is its aggregation's first, and its last. A table, since combining flags takes microseconds."""
+"""By whether a message is its aggregation's first, its last, and of an average. A table, since combining flags takes
+microseconds."""
 
 
 @dataclass(slots=True)
@@ -53,6 +53,7 @@ class Aggregation:
     element_bytes: int
     dtype: DataType
     op: ReduceOp
+    averages: bool
     divide: Callable[[int, int], None] | None
     done: Callable[[], None]
     posted_bytes: int = 0
@@ -168,7 +169,8 @@ class AggregationPath:
         whole = self._geometry.message_data_bytes // aggregation.element_bytes * aggregation.element_bytes
         length = min(whole, aggregation.length_bytes - offset)
         aggregation.posted_bytes += length
-        flags = _FLAGS[offset == 0, aggregation.posted_bytes == aggregation.length_bytes]
+        is_last = aggregation.posted_bytes == aggregation.length_bytes
+        flags = _FLAGS[offset == 0, is_last, aggregation.averages]
         message_id = MessageWindow.message_id(number)
         header = pack_ina(self._ring_id, self._rank, message_id, length, aggregation.dtype, aggregation.op, flags)
         self._headers[place * INA_BYTES : (place + 1) * INA_BYTES] = header

@@ -137,6 +137,7 @@ class Executor:
             element_bytes=given.item_bytes,
             dtype=dtype,
             op=op,
+            averages=plan.divisor != 1,
             divide=None if taken is None or plan.divisor == 1 else partial(_divide_bytes, plan, taken, target),
             done=partial(self._step_done, lane),
         )

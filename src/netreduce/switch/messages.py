@@ -19,7 +19,7 @@ from netreduce.wire.opcodes import Role
 from netreduce.wire.psn import psn_add, psn_distance
 
 ACCEPTED = 0
-KNOWN_FLAGS = InaFlag.START.value | InaFlag.END.value
+KNOWN_FLAGS = InaFlag.START.value | InaFlag.END.value | InaFlag.AVERAGE.value
 
 
 @compiled

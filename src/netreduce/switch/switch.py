@@ -234,5 +234,6 @@ def describe(data_type: int, op: int, length_bytes: int, flags: int) -> str:
         InaFlag.END.value: "last message",
         InaFlag.START.value | InaFlag.END.value: "only message",
     }
-    names = f"{DataType(data_type).name.lower()} {ReduceOp(op).name.lower()}"
-    return f"{names}, {int(length_bytes):,} bytes, {places[int(flags)]}"
+    verb = "average" if flags & InaFlag.AVERAGE else ReduceOp(op).name.lower()
+    place = places[int(flags) & (InaFlag.START | InaFlag.END)]
+    return f"{DataType(data_type).name.lower()} {verb}, {int(length_bytes):,} bytes, {place}"

@@ -55,10 +55,11 @@ class ReduceOp(IntEnum):
 
 
 class InaFlag(IntFlag):
-    """Where a message stands in its collective: ranks that disagree on a tensor's length disagree here too."""
+    """Where a message stands in its collective, and what becomes of the sum: what all ranks must agree on, too."""
 
     START = 1  # first message of the collective
     END = 2  # last message of the collective
+    AVERAGE = 4  # the hosts divide the sum by the number of ranks
 
 
 NUMPY_DTYPES: dict[DataType, np.dtype] = {
