@@ -1,9 +1,12 @@
 """Latencies, callbacks and closed forms of the event loop."""
 
+import random
+
 import numpy as np
 import pytest
 
 from netreduce.flowsim.checks import StalledError
+from netreduce.flowsim.fabrics import leaf_spine
 from netreduce.flowsim.flows import coupled, routed
 from netreduce.flowsim.simulation import Simulation
 
@@ -87,3 +90,16 @@ def test_a_run_can_stop_in_the_middle_and_go_on():
     simulation.start(routed(np.array([[0]]), 12.5e6), lambda _: None)
     assert simulation.run(until_s=0.4e-3) == 0.4e-3
     assert simulation.run() == pytest.approx(1e-3)
+
+
+def test_a_permutation_of_1024_hosts_with_seven_sizes_takes_207_12448_us_as_simgrid_says():
+    """2-level fat tree, 1 us a link, spine = sink mod 32; SimGrid 3.32 (CM02) gives the same to all its digits."""
+    fabric = leaf_spine(1024, 32, 32, capacity=RATE)
+    hosts = list(range(1024))
+    random.Random(1).shuffle(hosts)
+    source, sink = np.arange(1024), np.array(hosts)
+    routes = fabric.routes(source, sink)
+    sizes = 97656.0 * (1 + source % 7)
+    moved = source != sink
+    flows = routed(routes[moved], sizes[moved], (1e-6 * (routes >= 0).sum(axis=1))[moved])
+    assert max(ends_of(Simulation(fabric.links.capacity), flows)[0]) == pytest.approx(207.12448e-6, rel=1e-12)
