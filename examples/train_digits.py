@@ -67,6 +67,7 @@ def main() -> None:
 
     if rank == 0 and options.result:
         options.result.write_text(json.dumps({"losses": losses, "accuracy": accuracy}))
+    dist.barrier()  # nobody leaves while others still need it
     dist.destroy_process_group()
 
 
