@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from netreduce.fabric.link import Line
-from netreduce.wire.frames import RECORD_HEADER_BYTES, record_bytes, record_length, record_time
+from netreduce.wire.build import burst_frames
 from netreduce.wire.pcap import Direction, PcapWriter
 
 
@@ -35,12 +35,7 @@ class Recording:
         found = []
         for line, burst in self._bursts:
             records = np.frombuffer(burst, np.uint8).copy()  # compiled code wants a writable array
-            at = 0
-            while at < records.size:
-                length = int(record_length(records, at))
-                start = at + RECORD_HEADER_BYTES
-                found.append(RecordedFrame(int(record_time(records, at)), line, burst[start : start + length]))
-                at += int(record_bytes(length))
+            found += [RecordedFrame(time_ps, line, frame.tobytes()) for time_ps, frame in burst_frames(records)]
         return found
 
     def digest(self) -> str:

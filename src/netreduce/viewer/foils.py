@@ -16,8 +16,8 @@ from netreduce.trace.recording import Moment
 from netreduce.units import NEVER_PS
 from netreduce.viewer.replay import Replay
 from netreduce.viewer.story import Sentence, first_event
-from netreduce.wire.build import mac_bytes
-from netreduce.wire.frames import FrameQueue, make_queue, queue_put, record_bytes, record_length
+from netreduce.wire.build import burst_frames, mac_bytes
+from netreduce.wire.frames import FrameQueue, make_queue, queue_put
 from netreduce.wire.icrc import write_icrc
 from netreduce.wire.ina import INA_BYTES, INA_HEADER
 from netreduce.wire.opcodes import Role
@@ -43,11 +43,8 @@ class Foil:
 
     def receive(self, port: int, burst: np.ndarray, now_ps: int) -> None:
         """See `fabric.node.Node`."""
-        at = 0
-        while at < burst.size:
-            length = int(record_length(burst, at))
-            self._take(port, burst[at + 10 : at + 10 + length].copy(), now_ps)
-            at += int(record_bytes(length))
+        for _, frame in burst_frames(burst):
+            self._take(port, frame.copy(), now_ps)
 
     def advance(self, now_ps: int) -> None:
         """See `fabric.node.Node`."""

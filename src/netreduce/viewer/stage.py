@@ -17,8 +17,8 @@ from netreduce.switch import RingSpec, Switch, SwitchLimits
 from netreduce.trace.events import EventLog, drain, enable, make_event_log
 from netreduce.trace.recording import FORMAT, Header, NodeInfo, Trace
 from netreduce.units import GBPS, MIB, PS_PER_S, PS_PER_US
+from netreduce.wire.build import burst_frames
 from netreduce.wire.control import Geometry
-from netreduce.wire.frames import RECORD_HEADER_BYTES, record_bytes, record_length, record_time
 
 RATE_BPS = 100 * GBPS
 DELAY_PS = 1 * PS_PER_US
@@ -144,9 +144,5 @@ class Stage:
     def _see(self, line: Line, burst: np.ndarray) -> None:
         self.note()
         source, target = self._ends(line)
-        at = 0
-        while at < burst.size:
-            length = int(record_length(burst, at))
-            start = at + RECORD_HEADER_BYTES
-            self.trace.add_frame(int(record_time(burst, at)), source, target, burst[start : start + length].tobytes())
-            at += int(record_bytes(length))
+        for time_ps, frame in burst_frames(burst):
+            self.trace.add_frame(time_ps, source, target, frame.tobytes())
