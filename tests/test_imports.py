@@ -14,12 +14,13 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "src" / "netreduce"
 FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 
-BASE = {"compiled", "units", "errors"}
+BASE = {"compiled", "units", "errors", "quantities"}
 DATA_PATH = BASE | {"wire", "trace"}
 MODEL = DATA_PATH | {"nic", "switch", "fabric", "collectives"}
 ALLOWED: dict[str, set[str]] = {
     "units": set(),
     "errors": set(),
+    "quantities": {"errors"},
     "compiled": {"units", "errors"},
     "wire": BASE,
     "trace": BASE | {"wire"},
@@ -27,13 +28,14 @@ ALLOWED: dict[str, set[str]] = {
     "switch": DATA_PATH,
     "fabric": DATA_PATH | {"nic", "switch"},
     "collectives": DATA_PATH | {"nic.verbs"},
+    "control": DATA_PATH | {"switch", "fabric"},
     "rivals": MODEL,
     "flowsim": MODEL,
-    "soak": MODEL,
-    "runtime": MODEL | {"rivals", "flowsim"},
+    "soak": MODEL | {"control"},
+    "runtime": MODEL | {"control", "rivals", "flowsim"},
     "torch": MODEL | {"runtime"},
     "viewer": MODEL | {"rivals", "flowsim", "runtime"},
-    "cli": MODEL | {"rivals", "flowsim", "soak", "runtime", "torch", "viewer"},
+    "cli": MODEL | {"control", "rivals", "flowsim", "soak", "runtime", "torch", "viewer"},
     "__init__": MODEL | {"runtime"},
     "__main__": {"cli"},
 }

@@ -37,7 +37,7 @@ def plan(
 ) -> None:
     """Tell what ring, hierarchical and in-network all-reduce would make of a training iteration, and why."""
     with errors_in_one_line():
-        from netreduce.flowsim import quantities
+        from netreduce import quantities
         from netreduce.flowsim.description import Description, cluster_of, load, settings_of
         from netreduce.flowsim.plan import advice, kineto, report
         from netreduce.flowsim.plan import nccl_tests as benchmark
@@ -114,7 +114,7 @@ def _calibrated(base: Description, measured: Measured) -> tuple[Description, Fit
 
 
 def _told(fit: Fit, ranks: int) -> str:
-    from netreduce.flowsim.quantities import show_time
+    from netreduce.quantities import show_time
 
     return (
         f"nccl-tests: {fit.samples} sizes fit {show_time(fit.step_s(ranks))} a step and {fit.capacity(ranks) / 1e9:.4g}"

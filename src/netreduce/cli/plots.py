@@ -48,7 +48,7 @@ def varied(rows: Sequence[dict[str, Any]]) -> str:
 
 def sweep_figure(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Time against what was varied, a line per scheme, logarithmic both ways."""
-    from netreduce.flowsim import quantities
+    from netreduce import quantities
 
     axis = varied(rows)
     plot = pyplot()

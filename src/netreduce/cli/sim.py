@@ -110,7 +110,7 @@ def network(
 ) -> None:
     """Price schemes on a network described for another simulator."""
     with errors_in_one_line():
-        from netreduce.flowsim import quantities
+        from netreduce import quantities
         from netreduce.flowsim.cluster import Cluster
         from netreduce.flowsim.formats import astra, htsim, simai
         from netreduce.flowsim.pricing import Pricer
@@ -153,7 +153,8 @@ def _points(
 ) -> list[Point]:
     from msgspec.structs import replace
 
-    from netreduce.flowsim import description, quantities, sweep
+    from netreduce import quantities
+    from netreduce.flowsim import description, sweep
     from netreduce.flowsim.schemes import SCHEMES
 
     base: Description = description.load(cluster) if cluster else description.Description()
@@ -252,7 +253,7 @@ def _table(headings: Iterable[str]) -> Any:
 def _show_sweep(found: Sequence[Result]) -> None:
     from rich.console import Console
 
-    from netreduce.flowsim.quantities import show_size, show_time
+    from netreduce.quantities import show_size, show_time
 
     table = _table(["scheme", "workers", "size", "time", "closed form", "algbw GB/s", "busbw GB/s", "why"])
     for result in found:
@@ -270,7 +271,7 @@ def _show_sweep(found: Sequence[Result]) -> None:
 def _show_outcome(title: str, outcome: Outcome) -> None:
     from rich.console import Console
 
-    from netreduce.flowsim.quantities import show_size, show_time
+    from netreduce.quantities import show_size, show_time
 
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(title)

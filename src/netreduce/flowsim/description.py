@@ -9,8 +9,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from netreduce import quantities
 from netreduce.errors import ConfigurationError
-from netreduce.flowsim import quantities
 from netreduce.flowsim.cluster import Cluster, Inside
 from netreduce.flowsim.fabrics import Fabric, FatTree, leaf_spine, rail_optimised, single_switch
 from netreduce.flowsim.graph import Graph

@@ -12,8 +12,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from netreduce import quantities
 from netreduce.errors import ConfigurationError, NetReduceError
-from netreduce.flowsim import quantities
 from netreduce.flowsim.closed_forms import closed_form_s
 from netreduce.flowsim.description import Description, cluster_of, settings_of
 from netreduce.flowsim.pricing import Price, Pricer

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from netreduce import quantities
 from netreduce.errors import ConfigurationError
-from netreduce.flowsim import quantities
 from netreduce.flowsim.formats.lines import Lines
 from netreduce.flowsim.graph import Edge, Graph
 

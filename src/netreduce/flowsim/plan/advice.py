@@ -10,11 +10,11 @@ from netreduce.errors import ConfigurationError, NetReduceError
 from netreduce.flowsim.cluster import Cluster
 from netreduce.flowsim.plan.kineto import Profile
 from netreduce.flowsim.pricing import Price, Pricer
-from netreduce.flowsim.quantities import show_size, show_time
 from netreduce.flowsim.schemes import ALL_GATHER, REDUCE_SCATTER, SCHEMES, Scheme
 from netreduce.flowsim.traffic import Settings
 from netreduce.flowsim.workloads import iteration
 from netreduce.flowsim.workloads.models import Model
+from netreduce.quantities import show_size, show_time
 
 LITTLE = 0.05
 """A part of the iteration below which faster communication is not worth a switch."""

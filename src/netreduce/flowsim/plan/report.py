@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from netreduce.flowsim.plan.advice import LITTLE, Plan
-from netreduce.flowsim.quantities import show_time
+from netreduce.quantities import show_time
 
 BAR_WIDTH = 520
 BAR_HEIGHT = 22

@@ -2,8 +2,8 @@
 
 import pytest
 
+from netreduce import quantities
 from netreduce.errors import ConfigurationError
-from netreduce.flowsim import quantities
 
 
 @pytest.mark.parametrize(
