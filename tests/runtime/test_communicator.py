@@ -1,10 +1,10 @@
 import logging
-import os
 import threading
 import time
 
 import numpy as np
 import pytest
+from tests.patience import BOUND_S, descriptors, eventually
 from tests.runtime.fabrics import on_all_ranks, served
 
 import netreduce
@@ -19,6 +19,7 @@ from netreduce.errors import (
     UnsupportedError,
 )
 from netreduce.runtime.communicator import Communicator
+from netreduce.runtime.member import LEFT_GRACE_S
 
 pytestmark = pytest.mark.live
 
@@ -159,7 +160,7 @@ def test_a_rank_that_leaves_early_is_named_by_those_who_need_it(address):
         start = time.monotonic()
         with pytest.raises(PeerLostError, match=r"rank 1 left") as caught:
             world.all_reduce(np.zeros(10))
-        assert time.monotonic() - start < 6
+        assert time.monotonic() - start < LEFT_GRACE_S + BOUND_S
         return str(caught.value)
 
     messages = on_all_ranks(address, 3, job)
@@ -171,9 +172,9 @@ def test_a_straggler_is_named_in_the_log_and_the_wait_ends_with_the_timeout(addr
     release = threading.Event()
 
     def job(rank):
-        with Communicator.connect(address, rank, 2, timeout_s=3.5) as world:
+        with Communicator.connect(address, rank, 2, timeout_s=5) as world:
             if rank == 1:
-                release.wait(10)
+                release.wait(30)
                 return None
             with pytest.raises(CollectiveTimeoutError, match="rank 1") as caught:
                 world.all_reduce(np.zeros(10))
@@ -192,7 +193,7 @@ def test_a_straggler_is_named_in_the_log_and_the_wait_ends_with_the_timeout(addr
 
 def test_ranks_that_do_not_come_are_named(address):
     with pytest.raises(CollectiveTimeoutError, match=r"ranks 1, 2 did not come"):
-        Communicator.connect(address, 0, 3, group="lonely", timeout_s=2.5)
+        Communicator.connect(address, 0, 3, group="lonely", timeout_s=4)
 
 
 def test_ranks_with_different_ideas_of_the_group_are_refused(address):
@@ -232,24 +233,24 @@ def test_a_closed_communicator_says_so(address):
     on_all_ranks(address, 2, job)
 
 
-def test_nothing_is_left_of_a_hundred_groups(address):
-    on_all_ranks(address, 2, lambda world: world.barrier())
-    descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
-    for _ in range(25):
-        on_all_ranks(address, 2, lambda world: world.barrier())
-    assert len(os.listdir("/proc/self/fd")) <= descriptors
-    assert threading.active_count() == threads
+def test_nothing_is_left_of_groups_that_came_and_went():
+    """The switch, in this same process, closes its ends a moment after the workers have closed theirs."""
+    with served() as address:
+        before, threads = descriptors(), threading.active_count()
+        for _ in range(25):
+            on_all_ranks(address, 2, lambda world: world.barrier())
+        assert eventually(lambda: len(descriptors()) <= len(before)), (before, descriptors())
+        assert eventually(lambda: threading.active_count() <= threads), threading.enumerate()
 
 
 def test_an_idle_worker_uses_next_to_no_processor_time(address):
     def job(world):
         world.barrier()
+        started, used = time.monotonic(), time.process_time()
         time.sleep(1.0)
-        world.barrier()
+        return (time.process_time() - used) / (time.monotonic() - started)
 
-    before = time.process_time()
-    on_all_ranks(address, 2, job)
-    assert time.process_time() - before < 0.5
+    assert max(on_all_ranks(address, 2, job)) < 0.4  # 0.005 as a rule; a thread that spins takes 1
 
 
 def test_ranks_that_disagree_between_themselves_are_named_on_every_rank(address):

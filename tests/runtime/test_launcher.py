@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from tests.patience import descriptors, eventually, is_alive
 
 from netreduce.errors import ConfigurationError
 from netreduce.runtime.launcher import Interrupted, Launcher, raise_interrupted, reserve_port, worker_environment
@@ -30,9 +31,9 @@ def children():
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_over():
-    descriptors = os.listdir("/proc/self/fd")
+    before = descriptors()
     yield
-    assert os.listdir("/proc/self/fd") == descriptors
+    assert eventually(lambda: len(descriptors()) <= len(before)), (before, descriptors())
     assert children() == []
 
 
@@ -61,7 +62,7 @@ time.sleep(60)
     failure = launcher.run()
     assert (failure.rank, failure.returncode, failure.last_words) == (1, 1, ("my own fault",))
     assert b"[1] my own fault\n" in err
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30  # not the 60 s of the others
 
 
 def test_a_killed_worker_is_a_failure_with_its_signal():
@@ -75,13 +76,7 @@ def test_what_a_worker_has_started_ends_with_it():
     launcher, out, _ = launcher_of(code, workers=1, prefix=False)
     assert launcher.run() is None
     pid = int(out)
-    deadline = time.monotonic() + 5
-    while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
-        with open(f"/proc/{pid}/stat") as file:
-            if file.read().rsplit(")", 1)[1].split()[0] == "Z":
-                return  # dead, and not ours to reap
-        time.sleep(0.01)
-    assert not os.path.exists(f"/proc/{pid}")
+    assert eventually(lambda: not is_alive(pid))
 
 
 def test_an_interruption_is_passed_on_to_the_workers():
