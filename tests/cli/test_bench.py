@@ -154,7 +154,16 @@ def test_a_benchmark_with_real_processes_finds_nothing_wrong(collective: str, tm
 @pytest.mark.live
 @pytest.mark.timeout(400)
 @pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize("options", [["ring", "--channels", "3"], ["tree"], ["halving"], ["central"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["ring", "--channels", "3", "--qps-per-connection", "2", "--split-data-on-qps"],
+        ["tree"],
+        ["halving"],
+        ["central"],
+    ],
+    ids=" ".join,
+)
 def test_every_algorithm_can_be_measured(options: list[str]) -> None:
     command = [str(Path(sys.executable).with_name("netreduce")), "bench", "--workers", "3", "-b", "1K", "-e", "64K"]
     command += ["-f", "64", "--iters", "1", "--warmup", "0", "--algorithm", *options]
@@ -169,3 +178,9 @@ def test_a_dtype_that_cannot_be_reduced_is_refused_in_one_line() -> None:
     assert answer.exit_code == 1
     assert answer.stderr.startswith("netreduce: AVERAGE of int32 is not supported")
     assert len(answer.stderr.splitlines()) == 1
+
+
+def test_more_queue_pairs_than_possible_are_refused_in_one_line() -> None:
+    answer = CliRunner().invoke(app, ["bench", "--qps-per-connection", "9"])
+    assert answer.exit_code == 1
+    assert answer.stderr == "netreduce: 9 queue pairs per connection, 1 to 8 are possible\n"

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.collectives.harness import Cluster
 
-from netreduce.collectives.algorithms import Algorithm
+from netreduce.collectives.algorithms import Algorithm, Tuning
+from netreduce.collectives.data_stream import WRITE_BYTES_MAX
 from netreduce.collectives.slots import FIFO_SLOTS
-from netreduce.collectives.transport import WRITE_BYTES_MAX
 from netreduce.errors import MismatchError, NetReduceError
 from netreduce.wire.control import Geometry
 from netreduce.wire.opcodes import Opcode
@@ -42,9 +42,10 @@ def test_more_receives_than_slots_wait_their_turn_and_leave_room_for_collectives
     cluster.close()
 
 
+@pytest.mark.parametrize("tuning", [Tuning(), Tuning(qps_per_connection=3)], ids=["one", "three"])
 @pytest.mark.parametrize("sender_is_wrong", [True, False])
-def test_both_sides_of_a_transfer_that_disagree_name_both(sender_is_wrong: bool) -> None:
-    cluster = Cluster(2)
+def test_both_sides_of_a_transfer_that_disagree_name_both(sender_is_wrong: bool, tuning: Tuning) -> None:
+    cluster = Cluster(2, tuning=tuning)
     data = [np.zeros(409600, np.int8), np.zeros(409598, np.int8)]
     root = 1 if sender_is_wrong else 0
     operations = [engine.broadcast(data[rank], root) for rank, engine in enumerate(cluster.engines)]

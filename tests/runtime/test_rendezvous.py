@@ -107,7 +107,7 @@ def test_a_rank_lost_while_the_group_gathers_ends_the_wait_of_the_others():
         ({"rank": 1, "message_packets": 7}, "message_packets=7"),
         ({"rank": 0, "port": 99}, "rank 0 has already joined, from port 10"),
         ({"rank": 1, "port": 10}, "already joined with another rank"),
-        ({"rank": 1, "peer_qpns": (1, 2, 3)}, "names 3 peers in a group of 2"),
+        ({"rank": 1, "peer_qpns": ((1,), (2,), (3,))}, "names 3 peers in a group of 2"),
     ],
 )
 def test_a_rank_that_does_not_fit_is_refused_and_the_others_go_on(fields, reason):

@@ -14,7 +14,7 @@ from netreduce.wire import control
 
 ENDPOINT = control.Endpoint(
     rank=1, ip="10.78.0.2", mac="02:4e:52:00:00:02", successor_qpn=17, predecessor_qpn=18, first_psn=0xFFFFFF,
-    peer_qpns=(0, 21), peer_psns=(5, 6), fifo_addresses=(0, 1 << 47), fifo_rkeys=(0, 99),
+    peer_qpns=((), (21, 22)), peer_psns=(5, 6), fifo_addresses=(0, 1 << 47), fifo_rkeys=(0, 99),
 )  # fmt: skip
 MESSAGES: list[Any] = [
     control.Attach(worker="rank 0", token="secret"),

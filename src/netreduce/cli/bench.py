@@ -56,6 +56,12 @@ def bench(
     root: Annotated[int, typer.Option(min=0, max=RANKS_MAX - 1, help="Root of a broadcast.")] = 0,
     algorithm: Annotated[Algorithm, typer.Option(help="Through the switch, or how else.")] = Algorithm.AUTO,
     channels: Annotated[int, typer.Option(min=0, max=16, help="Rings of a ring all-reduce; 0: as the size needs.")] = 0,
+    qps: Annotated[
+        int, typer.Option("--qps-per-connection", min=1, help="Queue pairs between two workers, as NCCL's.")
+    ] = 1,
+    split: Annotated[
+        bool, typer.Option("--split-data-on-qps", help="Split each transfer over them, instead of taking turns.")
+    ] = False,
     check: Annotated[bool, typer.Option(help="Check every element of a result at each size.")] = True,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the results there, too.")] = None,
     pcap: Annotated[Path | None, typer.Option(help="Record what crosses the switch in this file.")] = None,
@@ -66,8 +72,10 @@ def bench(
     of each link if hosts did it alone), wrong elements. Inputs are such that every result is exact.
     """
     from netreduce.cli.bench_report import parse_size, sizes
+    from netreduce.collectives.algorithms import Tuning
 
     try:
+        Tuning(qps_per_connection=qps).check(workers)
         if root >= workers:
             raise ConfigurationError(f"root is {root}, 0 to {workers - 1} are possible")
         settings = {
@@ -78,6 +86,8 @@ def bench(
             "root": root,
             "algorithm": algorithm.value,
             "channels": channels,
+            "qps_per_connection": qps,
+            "split_data_on_qps": split,
             "iterations": iterations,
             "warmup": warmup,
             "check": check,

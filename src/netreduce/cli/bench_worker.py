@@ -33,6 +33,8 @@ class Settings(msgspec.Struct, frozen=True):
     root: int
     algorithm: str
     channels: int
+    qps_per_connection: int
+    split_data_on_qps: bool
     iterations: int
     warmup: int
     check: bool
@@ -122,7 +124,12 @@ class Bencher:
 def main(settings: Settings) -> int:
     """The exit code: 1 if a result was wrong."""
     order = tuple(range(int(os.environ["WORLD_SIZE"])))
-    with Communicator.connect(tuning=Tuning(channels=(order,) * settings.channels)) as world:
+    tuning = Tuning(
+        channels=(order,) * settings.channels,
+        qps_per_connection=settings.qps_per_connection,
+        split_data_on_qps=settings.split_data_on_qps,
+    )
+    with Communicator.connect(tuning=tuning) as world:
         report = Bencher(world, settings).run()
         if world.rank == 0 and settings.json_path:
             Path(settings.json_path).write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")

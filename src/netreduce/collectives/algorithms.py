@@ -46,17 +46,26 @@ CHANNELS_MAX = 16
 """Rings of one collective: each has a tag of its own, of `engine.LANE_TAGS`."""
 
 
+QPS_PER_CONNECTION_MAX = 8
+PEER_QUEUE_PAIRS_MAX = 128
+"""Queue pairs of one rank to all its peers: so that several groups find room in a NIC, and a ring's endpoints in a
+control message."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """How a group's collectives between hosts are cut. All its ranks need the same.
 
     `channels` are the rings that share an all-reduce round the ring: each is the ranks in its own order. None: up to
     `LANES_MAX` in rank order, as the length is worth it. Rings of equal order keep one sender per port of the switch;
-    others collide there.
+    others collide there. `qps_per_connection` queue pairs carry the data between two ranks: a transfer takes one, in
+    turn, or with `split_data_on_qps` all of them.
     """
 
     channels: tuple[tuple[int, ...], ...] = ()
     costs: CostModel = field(default_factory=CostModel)
+    qps_per_connection: int = 1
+    split_data_on_qps: bool = False
 
     def check(self, world_size: int) -> None:
         """`ConfigurationError` unless this fits a group of `world_size`."""
@@ -65,6 +74,13 @@ class Tuning:
         for order in self.channels:
             if sorted(order) != list(range(world_size)):
                 raise ConfigurationError(f"channel {order} is not an order of ranks 0 to {world_size - 1}")
+        qps = self.qps_per_connection
+        if not 1 <= qps <= QPS_PER_CONNECTION_MAX:
+            raise ConfigurationError(f"{qps} queue pairs per connection, 1 to {QPS_PER_CONNECTION_MAX} are possible")
+        if (world_size - 1) * qps > PEER_QUEUE_PAIRS_MAX:
+            raise ConfigurationError(
+                f"{qps} queue pairs to each of {world_size - 1} peers, in all up to {PEER_QUEUE_PAIRS_MAX} are possible"
+            )
 
 
 def _lane_count(length_bytes: int) -> int:

@@ -70,7 +70,8 @@ class Engine:
         self.rank = rank
         self.world_size = world_size
         self.error: BaseException | None = None
-        self._links = Links(context, rank, world_size, geometry, seed, ack_timeout)
+        tuning.check(world_size)
+        self._links = Links(context, rank, world_size, geometry, tuning, seed, ack_timeout)
         self._executor = Executor(self._links.pd, self._links.peers, self._links.path)
         self._caller = Caller(rank, world_size, algorithm, tuning)
         self._sequence = itertools.count()

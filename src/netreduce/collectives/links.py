@@ -1,14 +1,16 @@
-"""All queue pairs of one rank in one group: two for the ring through the switch, and one for each other rank."""
+"""All queue pairs of one rank in one group: two for the ring through the switch, one or more for each other rank."""
 
 from __future__ import annotations
 
 import random
 
 from netreduce.collectives.aggregation import AggregationPath
+from netreduce.collectives.algorithms import Tuning
+from netreduce.collectives.data_stream import WRITES_IN_FLIGHT
 from netreduce.collectives.queue_pairs import connect_queue_pair, make_queue_pair
 from netreduce.collectives.slots import FIFO_SLOTS
-from netreduce.collectives.transport import SEND_QUEUE_DEPTH, WRITES_IN_FLIGHT, PeerConnection
-from netreduce.errors import CompletionError
+from netreduce.collectives.transport import SEND_QUEUE_DEPTH, PeerConnection
+from netreduce.errors import CompletionError, ConfigurationError
 from netreduce.nic.verbs import (
     CQ,
     IBV_QP_STATE,
@@ -29,8 +31,8 @@ from netreduce.nic.verbs import (
 from netreduce.wire.control import Endpoint, Geometry
 from netreduce.wire.psn import PSN_MASK
 
-PEERS_PER_CQ = 32
-COMPLETIONS_PER_PEER = FIFO_SLOTS + WRITES_IN_FLIGHT + 4
+QUEUE_PAIRS_PER_CQ = 32
+COMPLETIONS_PER_QUEUE_PAIR = FIFO_SLOTS + WRITES_IN_FLIGHT + 4
 """Receives, data writes, and the few clear-to-send writes and refusals that are signaled."""
 POLL_MAX = 64
 """Completions taken at once, so that the NIC gets to work in between."""
@@ -48,12 +50,20 @@ class Links:
     """One rank's queue pairs; `endpoint` is what the other ranks and the switch must know of them."""
 
     def __init__(
-        self, context: Context, rank: int, world_size: int, geometry: Geometry, seed: int, ack_timeout: int
+        self,
+        context: Context,
+        rank: int,
+        world_size: int,
+        geometry: Geometry,
+        tuning: Tuning,
+        seed: int,
+        ack_timeout: int,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
         self._nic = context.nic
         self._geometry = geometry
+        self._tuning = tuning
         self._ack_timeout = ack_timeout
         psns = random.Random(seed * (1 << 16) + rank)
         self.pd = PD(context)
@@ -61,18 +71,23 @@ class Links:
         first_psn = psns.randrange(PSN_MASK + 1)
         self.path = AggregationPath(self.pd, self._ring_cq, rank, world_size, geometry, first_psn, ack_timeout)
         others = [peer for peer in range(world_size) if peer != rank]
-        groups = [others[start : start + PEERS_PER_CQ] for start in range(0, len(others), PEERS_PER_CQ)]
-        self._peer_cqs = [CQ(context, len(group) * COMPLETIONS_PER_PEER) for group in groups]
+        qps = tuning.qps_per_connection
+        peers_per_cq = QUEUE_PAIRS_PER_CQ // qps
+        groups = [others[start : start + peers_per_cq] for start in range(0, len(others), peers_per_cq)]
+        self._peer_cqs = [CQ(context, len(group) * qps * COMPLETIONS_PER_QUEUE_PAIR) for group in groups]
         self.peers = {
-            peer: PeerConnection(self.pd, self._make_peer_qp(cq), rank, peer)
+            peer: PeerConnection(self.pd, self._make_peer_qps(cq), rank, peer, splits=tuning.split_data_on_qps)
             for cq, group in zip(self._peer_cqs, groups, strict=True)
             for peer in group
         }
         self._first_psns = {peer: psns.randrange(PSN_MASK + 1) for peer in self.peers}
-        self._by_qpn = {connection.qp.qp_num: connection for connection in self.peers.values()}
+        self._by_qpn = {qp.qp_num: connection for connection in self.peers.values() for qp in connection.qps}
 
-    def _make_peer_qp(self, cq: CQ) -> QP:
-        return make_queue_pair(self.pd, cq, send_depth=SEND_QUEUE_DEPTH, receive_depth=FIFO_SLOTS)
+    def _make_peer_qps(self, cq: CQ) -> list[QP]:
+        return [
+            make_queue_pair(self.pd, cq, send_depth=SEND_QUEUE_DEPTH, receive_depth=FIFO_SLOTS)
+            for _ in range(self._tuning.qps_per_connection)
+        ]
 
     def endpoint(self) -> Endpoint:
         """Addresses, queue pair numbers and first PSNs of this rank."""
@@ -85,27 +100,45 @@ class Links:
             successor_qpn=self.path.successor_qp.qp_num,
             predecessor_qpn=self.path.predecessor_qp.qp_num,
             first_psn=self.path.first_psn,
-            peer_qpns=tuple(peers[rank].qp.qp_num if rank in peers else 0 for rank in ranks),
+            peer_qpns=tuple(tuple(qp.qp_num for qp in peers[rank].qps) if rank in peers else () for rank in ranks),
             peer_psns=tuple(self._first_psns.get(rank, 0) for rank in ranks),
             fifo_addresses=tuple(int(peers[rank].slots.inbox.ctypes.data) if rank in peers else 0 for rank in ranks),
             fifo_rkeys=tuple(peers[rank].slots.inbox_mr.rkey if rank in peers else 0 for rank in ranks),
+            splits_data=self._tuning.split_data_on_qps,
         )
 
     def connect(self, ring_id: int, endpoints: tuple[Endpoint, ...]) -> None:
-        """Bring all queue pairs to RTS. Sending may start when all ranks have done so."""
+        """Bring all queue pairs to RTS. Sending may start when all ranks have done so.
+
+        Raises `ConfigurationError` if a rank's connections are made of other queue pairs than this one's.
+        """
         self.path.connect(ring_id, endpoints)
         for peer, connection in self.peers.items():
             endpoint = endpoints[peer]
-            connect_queue_pair(
-                connection.qp,
-                ip=endpoint.ip,
-                qpn=endpoint.peer_qpns[self.rank],
-                send_psn=self._first_psns[peer],
-                receive_psn=endpoint.peer_psns[self.rank],
-                path_mtu=self._geometry.path_mtu,
-                ack_timeout=self._ack_timeout,
-            )
+            qpns = endpoint.peer_qpns[self.rank]
+            self._check_alike(peer, len(qpns), endpoint.splits_data)
+            for qp, qpn in zip(connection.qps, qpns, strict=True):
+                connect_queue_pair(
+                    qp,
+                    ip=endpoint.ip,
+                    qpn=qpn,
+                    send_psn=self._first_psns[peer],
+                    receive_psn=endpoint.peer_psns[self.rank],
+                    path_mtu=self._geometry.path_mtu,
+                    ack_timeout=self._ack_timeout,
+                )
             connection.connect(endpoint.fifo_addresses[self.rank], endpoint.fifo_rkeys[self.rank])
+
+    def _check_alike(self, peer: int, count: int, splits: bool) -> None:
+        def words(count: int, splits: bool) -> str:
+            return f"{count} queue pairs per connection, data {'split over them' if splits else 'in turn'}"
+
+        ours = words(self._tuning.qps_per_connection, self._tuning.split_data_on_qps)
+        theirs = words(count, splits)
+        if ours != theirs:
+            raise ConfigurationError(
+                f"rank {self.rank} has {ours}; rank {peer} has {theirs}: all ranks need the same Tuning"
+            )
 
     def poll(self) -> bool:
         """Take completions and clear-to-send slots; whether there was any.
@@ -145,7 +178,8 @@ class Links:
 
     def break_off(self) -> None:
         """Stop all traffic: every queue pair goes to the error state."""
-        for qp in (self.path.successor_qp, self.path.predecessor_qp, *(peer.qp for peer in self.peers.values())):
+        peer_qps = (qp for peer in self.peers.values() for qp in peer.qps)
+        for qp in (self.path.successor_qp, self.path.predecessor_qp, *peer_qps):
             qp.modify(QPAttr(qp_state=IBV_QPS_ERR), IBV_QP_STATE)
 
     def close(self) -> None:

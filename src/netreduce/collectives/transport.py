@@ -1,19 +1,26 @@
-"""Point-to-point transport over one RC queue pair per pair of ranks, as NCCL's InfiniBand transport does it.
+"""Point-to-point transport over RC queue pairs between two ranks, as NCCL's InfiniBand transport does it.
 
 The receiver posts an empty receive work request, then RDMA WRITEs a clear-to-send slot into a FIFO in the sender's
 memory. The sender finds the fresh slot and RDMA WRITEs the data to the address it names; the last work request carries
 an immediate, which consumes the receive work request and names the slot. Clear-to-send writes are not inline, and one
 in each pass round the FIFO is signaled, so that the send queue can be retired.
+
+With several queue pairs per connection (NCCL_IB_QPS_PER_CONNECTION) clear-to-send slots keep to the first one. Data
+takes turns, a transfer each, or is split over all of them (NCCL_IB_SPLIT_DATA_ON_QPS): then each queue pair carries an
+immediate of its own, and a transfer is complete when all its parts are there.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
+from netreduce.collectives.data_stream import DataStream, Part
 from netreduce.collectives.fingerprint import describe
 from netreduce.collectives.send_queue import SendQueue
 from netreduce.collectives.slots import (
@@ -35,18 +42,15 @@ from netreduce.nic.verbs import (
     WC,
     RecvWR,
 )
-from netreduce.units import MIB
 
 COLLECTIVE_TAG = 1 << 31
 """Tags from here on belong to collectives; below are the user's."""
 USER_SLOTS = 128
 """Slots that receives of the user may hold; the rest is left to collectives, so that these can always go on."""
-WRITE_BYTES_MAX = 1 * MIB
-"""Data of one work request. Longer transfers are cut, so that both ends of the wire work at the same time."""
-WRITES_IN_FLIGHT = 4
-"""Data work requests posted at once: enough to fill the wire, and a clear-to-send waits behind no more than these."""
 SEND_QUEUE_DEPTH = 2 * FIFO_SLOTS
 """Clear-to-send writes stay in the queue until the next signaled one, up to 256 later; data writes come on top."""
+SPLIT_BYTES = 128
+"""Transfers are split over queue pairs at multiples of this, as NCCL does."""
 
 
 @dataclass(slots=True)
@@ -60,6 +64,7 @@ class Transfer:
     fingerprint: int
     done: Callable[[], None]
     index: int = 0  # of the clear-to-send slot that announced it
+    parts_left: int = 1  # one for each queue pair that carries some of it
 
 
 class ReceiveSide:
@@ -88,28 +93,34 @@ class ReceiveSide:
             self._clear_to_send(self._waiting_user.popleft())
 
     def _has_room(self) -> bool:
-        return self._places[self._announced % FIFO_SLOTS] is None and self._connection.queue.has_room
+        return self._places[self._announced % FIFO_SLOTS] is None and self._connection.slot_queue.has_room
 
     def _clear_to_send(self, transfer: Transfer) -> None:
         place = self._announced % FIFO_SLOTS
         self._announced += 1
         transfer.index = self._announced
         self._places[place] = transfer
-        self._connection.qp.post_recv(RecvWR(wr_id=place, num_sge=0, sg=[]))
+        shares = self._connection.shares(transfer.index, transfer.size_bytes)
+        transfer.parts_left = len(shares)
+        for share in shares:
+            self._connection.qps[share.queue_pair].post_recv(RecvWR(wr_id=place, num_sge=0, sg=[]))
         self._connection.write_slot(place, transfer, signaled=place == 0)
 
     def complete(self, immediate: int) -> None:
-        """The peer has answered the request that `immediate` names: with the data, or with a refusal."""
+        """The peer has answered the request that `immediate` names: with a part of the data, or with a refusal."""
         place = (immediate & INDEX_MASK) - 1 & FIFO_SLOTS - 1
         transfer = self._places[place]
         if transfer is None or transfer.index & INDEX_MASK != immediate & INDEX_MASK:
             peer, rank = self._connection.peer, self._connection.rank
             raise NetReduceError(f"rank {peer} answered request {immediate & INDEX_MASK}, which rank {rank} never made")
+        if immediate & REFUSED:
+            raise self._connection.mismatch(transfer, self._connection.slots.inbox[REFUSAL_PLACE])
+        transfer.parts_left -= 1
+        if transfer.parts_left:
+            return
         self._places[place] = None
         if transfer.tag < COLLECTIVE_TAG:
             self._user_count -= 1
-        if immediate & REFUSED:
-            raise self._connection.mismatch(transfer, self._connection.slots.inbox[REFUSAL_PLACE])
         self.bytes_received += transfer.size_bytes
         transfer.done()
         self.announce()
@@ -123,8 +134,6 @@ class SendSide:
         self._slots_read = 0
         self._offers: defaultdict[int, deque[np.void]] = defaultdict(deque)
         self._sends: defaultdict[int, deque[Transfer]] = defaultdict(deque)
-        self._outgoing: deque[_Outgoing] = deque()
-        self._writes_in_flight = 0
         self.unmatched = 0
         self.bytes_sent = 0
 
@@ -153,87 +162,85 @@ class SendSide:
             transfer, slot = sends.popleft(), offers.popleft()
             self.unmatched -= 1
             if slot["size_bytes"] == transfer.size_bytes and slot["rkeys"][1] == transfer.fingerprint:
-                remote = int(slot["address"]), int(slot["rkeys"][0])
-                self._outgoing.append(_Outgoing(transfer, remote, int(slot["index"]) & INDEX_MASK))
+                self._write(transfer, slot)
             else:
                 self._connection.refuse(transfer, slot)
         if not sends:
             del self._sends[tag]
         if not offers:
             del self._offers[tag]
-        self.pump()
 
-    def pump(self) -> None:
-        """Post data writes, as far as there is room."""
-        while self._outgoing and self._writes_in_flight < WRITES_IN_FLIGHT and self._connection.queue.has_room:
-            self._writes_in_flight += 1
-            if self._write(self._outgoing[0]):
-                self._outgoing.popleft()
+    def _write(self, transfer: Transfer, slot: np.void) -> None:
+        address, rkey, index = int(slot["address"]), int(slot["rkeys"][0]), int(slot["index"])
+        shares = self._connection.shares(index, transfer.size_bytes)
+        transfer.parts_left = len(shares)
+        for share in shares:
+            local = transfer.address + share.offset, transfer.key
+            remote = address + share.offset, rkey
+            part = Part(local, remote, share.size_bytes, index & INDEX_MASK, partial(self._part_sent, transfer))
+            self._connection.streams[share.queue_pair].add(part)
 
-    def _write(self, outgoing: _Outgoing) -> bool:
-        """Post the next piece; whether it is the last one."""
-        transfer, offset = outgoing.transfer, outgoing.posted_bytes
-        length = min(WRITE_BYTES_MAX, transfer.size_bytes - offset)
-        outgoing.posted_bytes += length
-        last = outgoing.posted_bytes == transfer.size_bytes
-        self._connection.queue.write(
-            IBV_WR_RDMA_WRITE_WITH_IMM if last else IBV_WR_RDMA_WRITE,
-            (transfer.address + offset, length, transfer.key),
-            (outgoing.remote[0] + offset, outgoing.remote[1]),
-            immediate=outgoing.index if last else 0,
-            done=(lambda: self._sent(transfer)) if last else self._piece_sent,
-        )
-        return last
-
-    def _piece_sent(self) -> None:
-        self._writes_in_flight -= 1
-
-    def _sent(self, transfer: Transfer) -> None:
-        self._writes_in_flight -= 1
-        self.bytes_sent += transfer.size_bytes
-        transfer.done()
+    def _part_sent(self, transfer: Transfer) -> None:
+        transfer.parts_left -= 1
+        if not transfer.parts_left:
+            self.bytes_sent += transfer.size_bytes
+            transfer.done()
 
 
-@dataclass(slots=True)
-class _Outgoing:
-    """A send that has met its slot: `remote` is (address, rkey)."""
+class Share(NamedTuple):
+    """`size_bytes` of a transfer from byte `offset` on, which queue pair number `queue_pair` carries."""
 
-    transfer: Transfer
-    remote: tuple[int, int]
-    index: int
-    posted_bytes: int = 0
+    queue_pair: int
+    offset: int
+    size_bytes: int
 
 
 class PeerConnection:
-    """This rank's end of the connection to `peer`, over `qp`. `connect` comes before the first transfer."""
+    """This rank's end of the connection to `peer`, over `qps`. `connect` comes before the first transfer.
 
-    def __init__(self, pd: PD, qp: QP, rank: int, peer: int) -> None:
-        self.qp = qp
+    With `splits`, each transfer is split over all queue pairs; else it takes one of them, in turn.
+    """
+
+    def __init__(self, pd: PD, qps: Sequence[QP], rank: int, peer: int, *, splits: bool = False) -> None:
+        self.qps = qps
         self.rank = rank
         self.peer = peer
         self.slots = SlotMemory(pd)
-        self.queue = SendQueue(qp, SEND_QUEUE_DEPTH)
+        self.streams = [DataStream(SendQueue(qp, SEND_QUEUE_DEPTH)) for qp in qps]
+        self.slot_queue = self.streams[0].queue
+        self._streams = {qp.qp_num: stream for qp, stream in zip(qps, self.streams, strict=True)}
+        self._splits = splits
         self.receives = ReceiveSide(self)
         self.sends = SendSide(self)
         self._fifo = 0, 0  # address and rkey of the peer's inbox
 
     def connect(self, fifo_address: int, fifo_rkey: int) -> None:
-        """Where the peer takes clear-to-send slots; the queue pair is at RTS."""
+        """Where the peer takes clear-to-send slots; the queue pairs are at RTS."""
         self._fifo = fifo_address, fifo_rkey
 
+    def shares(self, index: int, size_bytes: int) -> list[Share]:
+        """Which queue pairs carry what of the transfer that slot `index` (from 1) announced; both ends know it."""
+        count = len(self.qps)
+        if not self._splits:
+            return [Share((index - 1) % count, 0, size_bytes)]
+        longest = -(-size_bytes // (count * SPLIT_BYTES)) * SPLIT_BYTES
+        cuts = [min(number * longest, size_bytes) for number in range(count + 1)]
+        return [Share(number, cuts[number], cuts[number + 1] - cuts[number]) for number in range(count)]
+
     def complete(self, completion: WC) -> None:
-        """Take a successful completion of this connection's queue pair. Raises `MismatchError`."""
+        """Take a successful completion of one of this connection's queue pairs. Raises `MismatchError`."""
         if completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM:
             self.receives.complete(int(completion.imm_data))
             return
-        self.queue.complete(completion.wr_id)
+        stream = self._streams[completion.qp_num]
+        stream.queue.complete(completion.wr_id)
         self.receives.announce()
-        self.sends.pump()
+        stream.pump()
 
     def write_slot(self, place: int, transfer: Transfer, *, signaled: bool) -> None:
         """RDMA WRITE a slot that announces `transfer` to the peer."""
         self._fill_slot(place, transfer)
-        self._post_slot(IBV_WR_RDMA_WRITE, place, signaled=signaled)
+        self.slot_queue.write(IBV_WR_RDMA_WRITE, *self._ways(place), signaled=signaled)
 
     def refuse(self, transfer: Transfer, slot: np.void) -> None:
         """Tell the peer what this rank would have sent, instead of sending it; the error follows when it knows."""
@@ -242,8 +249,10 @@ class PeerConnection:
             raise self.mismatch(transfer, slot)
 
         self._fill_slot(REFUSAL_PLACE, transfer)
-        immediate = REFUSED | int(slot["index"]) & INDEX_MASK
-        self._post_slot(IBV_WR_RDMA_WRITE_WITH_IMM, REFUSAL_PLACE, immediate=immediate, done=raise_mismatch)
+        index = int(slot["index"])
+        queue = self.streams[self.shares(index, 0)[0].queue_pair].queue  # there the peer has posted a receive
+        ways, immediate = self._ways(REFUSAL_PLACE), REFUSED | index & INDEX_MASK
+        queue.write(IBV_WR_RDMA_WRITE_WITH_IMM, *ways, immediate=immediate, done=raise_mismatch)
 
     def mismatch(self, own: Transfer, other: np.void) -> MismatchError:
         """The error that names both sides; `other` is the peer's slot."""
@@ -252,8 +261,9 @@ class PeerConnection:
         return MismatchError.between((self.rank, ours), (self.peer, theirs))
 
     def close(self) -> None:
-        """Destroy the queue pair and release the FIFO memory."""
-        self.qp.close()
+        """Destroy the queue pairs and release the FIFO memory."""
+        for qp in self.qps:
+            qp.close()
         self.slots.close()
 
     def _fill_slot(self, place: int, transfer: Transfer) -> None:
@@ -268,15 +278,7 @@ class PeerConnection:
             transfer.index,
         )
 
-    def _post_slot(
-        self,
-        opcode: int,
-        place: int,
-        *,
-        immediate: int = 0,
-        signaled: bool = True,
-        done: Callable[[], None] | None = None,
-    ) -> None:
+    def _ways(self, place: int) -> tuple[tuple[int, int, int], tuple[int, int]]:
+        """From where to where the slot at `place` is written."""
         address, lkey = self.slots.outgoing(place)
-        remote = self._fifo[0] + place * SLOT_BYTES, self._fifo[1]
-        self.queue.write(opcode, (address, SLOT_BYTES, lkey), remote, immediate=immediate, signaled=signaled, done=done)
+        return (address, SLOT_BYTES, lkey), (self._fifo[0] + place * SLOT_BYTES, self._fifo[1])

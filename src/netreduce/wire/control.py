@@ -50,10 +50,11 @@ class Endpoint(Struct, frozen=True):
     successor_qpn: Qpn  # the queue pair that sends to the successor: its data is aggregated
     predecessor_qpn: Qpn  # the queue pair that receives from the predecessor
     first_psn: Psn  # PSN of the first packet to the successor
-    peer_qpns: tuple[Qpn, ...] = ()  # one queue pair per peer rank for point-to-point traffic; own entry 0
-    peer_psns: tuple[Psn, ...] = ()
+    peer_qpns: tuple[tuple[Qpn, ...], ...] = ()  # per peer rank: the queue pairs of point-to-point traffic; own: none
+    peer_psns: tuple[Psn, ...] = ()  # per peer rank: the first PSN on all these
     fifo_addresses: tuple[Address, ...] = ()  # per peer rank: where that peer writes its clear-to-send slots
     fifo_rkeys: tuple[RemoteKey, ...] = ()
+    splits_data: bool = False  # whether point-to-point data is split over the queue pairs of a connection
 
 
 class Attach(Struct, tag=True):
