@@ -6,10 +6,11 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 PIP_FLAGS := --quiet --disable-pip-version-check --no-warn-script-location
 SOAK_SECONDS ?= 120
+FUZZ_SECONDS ?= 60
 # Live tests start several processes each: they run one after the other, the rest on two cores.
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: demo test lint compile unit plain live soak clean
+.PHONY: demo test lint compile unit plain live soak fuzz clean
 
 demo: $(INSTALLED)
 	@$(BIN)/netreduce demo
@@ -32,7 +33,7 @@ unit: compile
 
 plain: $(INSTALLED)
 	@echo "== the data path once more, as plain Python"
-	@NUMBA_DISABLE_JIT=1 $(PYTEST) -m "not live" -n 2 tests/nic tests/switch
+	@NUMBA_DISABLE_JIT=1 $(PYTEST) -m "not live" -n 2 tests/nic tests/switch tests/fuzz
 
 live: compile
 	@echo "== tests that start real processes"
@@ -42,6 +43,11 @@ live: compile
 soak: compile
 	@echo "== soak"
 	@$(BIN)/netreduce soak --seconds $(SOAK_SECONDS)
+
+# Every fuzz target for so long, in plain Python so that the fuzzer sees each line; what it finds is kept in .fuzz.
+fuzz: $(INSTALLED)
+	@echo "== fuzz"
+	@$(BIN)/python -m tests.fuzz.fuzz --seconds $(FUZZ_SECONDS)
 
 # Installed again whenever pyproject.toml changes; the sources are used where they lie.
 $(INSTALLED): pyproject.toml
