@@ -34,9 +34,19 @@ def guest_vlan_ip(number: int) -> str:
     return f"10.5.0.{number + 1}"
 
 
+def guest_ipv6(number: int) -> str:
+    """IPv6 address of the guest's device rxe`number`."""
+    return f"fd00::{number + 1}"
+
+
+def guest_vlan_ipv6(number: int) -> str:
+    """IPv6 address of the guest's device rxe`number` within the VLAN."""
+    return f"fd05::{number + 1}"
+
+
 def guest_gid(ip: str) -> str:
     """The GID of an address, with all its digits."""
-    return ipaddress.IPv6Address(f"::ffff:{ip}").exploded
+    return ipaddress.IPv6Address(ip if ":" in ip else f"::ffff:{ip}").exploded
 
 
 def guest_mac(number: int) -> str:
@@ -71,19 +81,32 @@ class Guest:
 
     @staticmethod
     def _network(count: int, mtu: int) -> str:
+        """Each NIC as if it were a host of its own: what goes from one of the guest's addresses to another leaves it.
+
+        The kernel looks into its table of local addresses only for what comes in, and picks the way out by the source.
+        Without that, RDMA over IPv6 takes a peer for itself and sends nothing, and so does the RDMA CM.
+        """
         lines = []
         for i in range(count):
+            table, vlan = 100 + i, f"eth{i}.{VLAN}"
             lines += [
-                f"/usr/bin/ip link set eth{i} mtu {mtu}",
-                f"/usr/bin/ip addr add {guest_ip(i)}/24 dev eth{i}",
-                f"/usr/bin/ip link set eth{i} up",
-                f"/usr/bin/ip link add link eth{i} name eth{i}.{VLAN} type vlan id {VLAN}",
-                f"/usr/bin/ip addr add {guest_vlan_ip(i)}/24 dev eth{i}.{VLAN}",
-                f"/usr/bin/ip link set eth{i}.{VLAN} up",
-                f"/usr/bin/rdma link add rxe{i} type rxe netdev eth{i}",
+                f"link set eth{i} mtu {mtu}",
+                f"addr add {guest_ip(i)}/24 dev eth{i}",
+                f"addr add {guest_ipv6(i)}/64 dev eth{i} nodad",
+                f"link set eth{i} up",
+                f"link add link eth{i} name {vlan} type vlan id {VLAN}",
+                f"addr add {guest_vlan_ip(i)}/24 dev {vlan}",
+                f"addr add {guest_vlan_ipv6(i)}/64 dev {vlan} nodad",
+                f"link set {vlan} up",
+                f"route add 10.0.0.0/24 dev eth{i} table {table}",
+                f"rule add pref {table} from {guest_ip(i)} lookup {table}",
+                *[f"{v} rule add pref 1 iif {dev} lookup local" for v in ("-4", "-6") for dev in (f"eth{i}", vlan)],
             ]
-        lines += [f"ping -c 1 -W 1 -I eth{i} {guest_ip((i + 1) % count)} > /dev/null" for i in range(count)]
-        return "\n".join(lines) + "\n"
+        lines += ["rule add pref 2 to 127.0.0.0/8 lookup local", "-4 rule del pref 0", "-6 rule del pref 0"]
+        commands = [f"/usr/bin/ip {line}" for line in lines]
+        commands += [f"/usr/bin/rdma link add rxe{i} type rxe netdev eth{i}" for i in range(count)]
+        commands += [f"ping -c 1 -W 1 -I eth{i} {guest_ip((i + 1) % count)} > /dev/null" for i in range(count)]
+        return "\n".join(commands) + "\n"
 
     def wait_until_ready(self) -> None:
         """Return when it takes commands."""

@@ -57,6 +57,8 @@ PROGRAMS = (
     "usr/bin/ib_send_bw",
     "usr/bin/rping",
 )
+LOADED_LATE = ("lib/x86_64-linux-gnu/libgcc_s.so.1",)
+"""Libraries that no program names, but that the C library loads when a thread ends."""
 PYTHON_MODULES_LEFT_OUT = {
     "test", "idlelib", "lib2to3", "tkinter", "ensurepip", "distutils", "pydoc_data", "__pycache__",
 }  # fmt: skip
@@ -161,7 +163,7 @@ def _stage(root: Path, kernel_root: Path, target: Path) -> None:
     python_root = root / "usr/lib/python3"
     extensions = list(python_root.rglob("*.so"))
     dynload = list((root / "usr/lib/python3.11/lib-dynload").glob("*.so"))
-    binaries = {*programs, *providers, *extensions, *dynload}
+    binaries = {*programs, *providers, *extensions, *dynload, *(root / name for name in LOADED_LATE)}
     for path in binaries | _libraries(root, binaries):
         _copy(path, root, target)
     shutil.move(target / "bin/ip", target / "usr/bin/ip")  # away from busybox's applet of the same name
