@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from netreduce.collectives.algorithms import Tuning
 from netreduce.collectives.engine import Engine
+from netreduce.collectives.links import rings_of
 from netreduce.collectives.operation import Operation
 from netreduce.errors import MismatchError
 from netreduce.fabric.node import Node
@@ -73,7 +75,8 @@ class Cluster:
             for rank, nic in enumerate(self.nics)
         ]
         endpoints = tuple(engine.endpoint() for engine in self.engines)
-        self.switch.register_ring(RingSpec(RING_ID, endpoints, geometry))
+        for ring_id, members in rings_of(RING_ID, endpoints, engine_options.get("tuning", Tuning())):  # type: ignore[arg-type]
+            self.switch.register_ring(RingSpec(ring_id, members, geometry))
         for engine in self.engines:
             engine.connect(RING_ID, endpoints)
 

@@ -256,7 +256,7 @@ def test_a_barrier_waits_for_every_rank(world_size: int) -> None:
     world = World(
         world_size,
         lambda rank: {STAGING: own_digit(rank, 1)},
-        lambda rank: innetwork.barrier(world_size, Span(STAGING, 0, 1)),
+        lambda rank: innetwork.all_reduce(world_size, Span(STAGING, 0, 1), Span(STAGING, 0, 1)),
     ).run()
     for rank in world.ranks:
         assert rank.buffers[STAGING] == [ones(world_size)]

@@ -11,7 +11,7 @@ from enum import Enum
 
 import numpy as np
 
-from netreduce.collectives import central, halving, ring, tree
+from netreduce.collectives import central, halving, hierarchical, ring, tree
 from netreduce.collectives.crossover import CostModel, tree_slices
 from netreduce.collectives.schedule import STAGING, Schedule, Span, in_order
 from netreduce.errors import ConfigurationError
@@ -30,8 +30,8 @@ PARTIAL = "partial"
 class Algorithm(str, Enum):
     """How reductions are carried out. All but the first two are between hosts.
 
-    `AUTO` takes the network's where the switch can do it, and else what `CostModel` finds fastest. `TREE`, `HALVING`
-    and `CENTRAL` are ways of an all-reduce; other reductions go round the ring then.
+    `AUTO` takes the network's where the switch can do it, and else what `CostModel` finds fastest. `TREE`, `HALVING`,
+    `LEADERS` and `CENTRAL` are ways of an all-reduce; other reductions go round the ring then.
     """
 
     AUTO = "auto"
@@ -39,6 +39,7 @@ class Algorithm(str, Enum):
     RING = "ring"
     TREE = "tree"
     HALVING = "halving"
+    LEADERS = "leaders"
     CENTRAL = "central"
 
 
@@ -60,12 +61,16 @@ class Tuning:
     `LANES_MAX` in rank order, as the length is worth it. Rings of equal order keep one sender per port of the switch;
     others collide there. `qps_per_connection` queue pairs carry the data between two ranks: a transfer takes one, in
     turn, or with `split_data_on_qps` all of them.
+
+    With several workers a machine (`machine_size`, ranks numbered machine by machine) the network's all-reduce is
+    Parallel NetReduce: there are `machine_size` rings through the switch, each of one worker a machine.
     """
 
     channels: tuple[tuple[int, ...], ...] = ()
     costs: CostModel = field(default_factory=CostModel)
     qps_per_connection: int = 1
     split_data_on_qps: bool = False
+    machine_size: int = 1
 
     def check(self, world_size: int) -> None:
         """`ConfigurationError` unless this fits a group of `world_size`."""
@@ -81,6 +86,12 @@ class Tuning:
             raise ConfigurationError(
                 f"{qps} queue pairs to each of {world_size - 1} peers, in all up to {PEER_QUEUE_PAIRS_MAX} are possible"
             )
+        if self.machine_size < 1 or world_size % self.machine_size:
+            raise ConfigurationError(f"{world_size} ranks are not machines of {self.machine_size} workers each")
+
+    def ring_members(self, rank: int, world_size: int) -> tuple[int, ...]:
+        """The ranks that share a ring through the switch with `rank`: the workers of its number on all machines."""
+        return tuple(range(rank % self.machine_size, world_size, self.machine_size))
 
 
 def _lane_count(length_bytes: int) -> int:
@@ -103,7 +114,7 @@ class HostPlan:
 
     def way(self, count: int, algorithm: Algorithm) -> Algorithm:
         """The algorithm between hosts for an all-reduce of `count` elements: the one asked for, or the fastest."""
-        if algorithm in (Algorithm.RING, Algorithm.TREE, Algorithm.HALVING, Algorithm.CENTRAL):
+        if algorithm not in (Algorithm.AUTO, Algorithm.NETREDUCE):
             return algorithm
         return Algorithm(self.tuning.costs.fastest(self.world_size, count * self.dtype.itemsize))
 
@@ -119,7 +130,26 @@ class HostPlan:
         if way == Algorithm.CENTRAL:
             staging = self._scratch((world_size - 1) * source.count if rank == 0 else 0)
             return (central.all_reduce(rank, world_size, source, target, staging),)
+        if way == Algorithm.LEADERS:
+            return self._leaders_all_reduce(source, target)
         return self._ring_all_reduce(source, target)
+
+    def _leaders_all_reduce(self, source: Span, target: Span) -> tuple[Schedule, ...]:
+        machine_size = self.tuning.machine_size
+        longest = -(-source.count // min(machine_size, self.world_size // machine_size))
+        lanes = _lane_count(longest * self.dtype.itemsize)
+        slices = _slice_count(longest * self.dtype.itemsize // lanes)
+        stagings = self._staging(lanes, 1, longest, slices)
+        return tuple(
+            hierarchical.leaders(self.rank, self.world_size, machine_size, given, taken, staging, slices=slices)
+            for given, taken, staging in zip(source.parts(lanes), target.parts(lanes), stagings, strict=True)
+        )
+
+    def parallel_all_reduce(self, source: Span, target: Span) -> Schedule:
+        """See `hierarchical.parallel`. Without slices: inside a machine handshakes cost more than they hide."""
+        machine_size = self.tuning.machine_size
+        (staging,) = self._staging(1, 1, -(-source.count // machine_size), 1)
+        return hierarchical.parallel(self.rank, self.world_size, machine_size, source, target, staging, in_network=True)
 
     def _ring_all_reduce(self, source: Span, target: Span) -> tuple[Schedule, ...]:
         chunk_bytes = -(-source.count // self.world_size) * self.dtype.itemsize

@@ -35,9 +35,10 @@ class Call:
     schedules: tuple[Schedule, ...] = ()
     op: Reduction | None = None
     root: int | None = None
-    way: str = ""  # the algorithm, where hosts have a choice
+    way: str = ""  # one of `fingerprint.WAYS`
     plan: ReductionPlan | None = None
-    aggregates: bool = False  # whether the schedule gives its data to the switch, instead of to peers
+    aggregates: bool = False  # whether the schedule gives its data to the switch
+    exchanges: bool = False  # whether one that does gives data to peers, too
     at_end: Callable[[], None] | None = None  # what the host does with the result
     ring_bytes: float = 0.0  # what this rank would send if an in-network call went round a ring
 
@@ -60,7 +61,7 @@ class Caller:
         source, target, memory = self._in_and_out(array, out, plan, written=True)
         call = Call(Kind.ALL_REDUCE, array.dtype, memory, op=Reduction(op), plan=plan)
         if self._in_network(call, algorithm):
-            call.schedules = (innetwork.all_reduce(self.world_size, source, target),)
+            self._through_the_switch(call, source, target)
             call.ring_bytes = 2 * (self.world_size - 1) / self.world_size * array.nbytes
             return call
         self._between_hosts(call, source, target, algorithm)
@@ -106,12 +107,12 @@ class Caller:
     def barrier(self, algorithm: Algorithm | None) -> Call:
         """Every rank gives a 1 and must get the world size."""
         plan = plan_reduction(np.dtype(np.int32), Reduction.SUM, self.world_size)
-        token = np.ones(1, np.int32)
+        token = np.ones(self.tuning.machine_size, np.int32)  # one for each ring
         memory = {INPUT: Memory(token)}
         span = memory[INPUT].whole(INPUT)
         call = Call(Kind.BARRIER, token.dtype, memory, op=Reduction.SUM, plan=plan)
         if self._in_network(call, algorithm):
-            call.schedules = (innetwork.barrier(self.world_size, span),)
+            self._through_the_switch(call, span, span)
         else:
             self._between_hosts(call, span, span, algorithm)
         call.at_end = partial(self._check_token, token)
@@ -179,6 +180,17 @@ class Caller:
     def _hosts(self, dtype: np.dtype) -> HostPlan:
         return HostPlan(self.rank, self.world_size, dtype, self.tuning)
 
+    def _through_the_switch(self, call: Call, source: Span, target: Span) -> None:
+        """Plan an all-reduce by the switch, with an exchange inside each machine if it has several workers."""
+        if self.tuning.machine_size == 1:
+            call.schedules = (innetwork.all_reduce(self.world_size, source, target),)
+            return
+        assert call.plan is not None
+        hosts = self._hosts(call.plan.element)
+        call.schedules = (hosts.parallel_all_reduce(source, target),)
+        call.exchanges, call.way = True, "parallel"
+        call.add_scratch(hosts)
+
     def _between_hosts(self, call: Call, source: Span, target: Span, algorithm: Algorithm | None) -> None:
         """Plan an all-reduce without the switch."""
         assert call.plan is not None
@@ -222,8 +234,10 @@ class Caller:
             raise UnsupportedError(
                 f"the switch cannot do {call.op.name} of {call.dtype.name}: use the algorithm auto or ring"
             )
-        wanted = asked in (Algorithm.AUTO, Algorithm.NETREDUCE)
-        call.aggregates = call.plan.switch is not None and wanted and self.world_size > 1
+        wanted = asked in (Algorithm.AUTO, Algorithm.NETREDUCE) and self.world_size > self.tuning.machine_size
+        if self.tuning.machine_size > 1 and call.kind not in (Kind.ALL_REDUCE, Kind.BARRIER):
+            wanted = False  # a ring through the switch has one worker of each machine
+        call.aggregates = call.plan.switch is not None and wanted
         return call.aggregates
 
     def _check_rank(self, rank: int, name: str) -> None:

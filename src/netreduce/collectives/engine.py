@@ -86,7 +86,10 @@ class Engine:
         return self._links.endpoint()
 
     def connect(self, ring_id: int, endpoints: tuple[Endpoint, ...]) -> None:
-        """Connect to all ranks, given in rank order. The NIC knows their MAC addresses."""
+        """Connect to all ranks, given in rank order. The NIC knows their MAC addresses.
+
+        `ring_id` is the group's; with several workers a machine it is the first of `Tuning.machine_size` numbers.
+        """
         self._links.connect(ring_id, endpoints)
         self._connected = True
 

@@ -73,7 +73,7 @@ class Executor:
         assert not work.call.aggregates or len(work.call.schedules) == 1
         try:
             for memory in work.call.memory.values():
-                memory.register(self._pd, for_peers=not work.call.aggregates)
+                memory.register(self._pd, for_peers=work.call.exchanges or not work.call.aggregates)
         except VerbsError:
             work.release()
             raise

@@ -32,8 +32,8 @@ class Kind(IntEnum):
         return self.name.lower()
 
 
-WAYS = ("", "ring", "tree", "halving", "central")
-"""Algorithms between hosts, where there is a choice; "" where there is none."""
+WAYS = ("", "ring", "tree", "halving", "central", "leaders", "parallel")
+"""Algorithms by which hosts exchange data, where there is a choice; "" where there is none."""
 
 
 def fingerprint(

@@ -36,10 +36,5 @@ def reduce_scatter(rank: int, world_size: int, sources: Sequence[Span], target: 
     )
 
 
-def barrier(world_size: int, token: Span) -> Schedule:
-    """One element that nobody needs: the switch answers when all ranks have sent it."""
-    yield from all_reduce(world_size, token, token)
-
-
 def _discarded(source: Span) -> Span:
     return Span(DISCARD, 0, source.count)

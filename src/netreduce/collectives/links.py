@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+
+from msgspec.structs import replace
 
 from netreduce.collectives.aggregation import AggregationPath
 from netreduce.collectives.algorithms import Tuning
@@ -46,6 +49,15 @@ _CAUSES: dict[int, str] = {
 }
 
 
+def rings_of(
+    ring_id: int, endpoints: tuple[Endpoint, ...], tuning: Tuning
+) -> Iterator[tuple[int, tuple[Endpoint, ...]]]:
+    """The rings that the switch must know for a group: id and members, whose ranks count within the ring."""
+    for number in range(tuning.machine_size):
+        members = tuning.ring_members(number, len(endpoints))
+        yield ring_id + number, tuple(replace(endpoints[rank], rank=place) for place, rank in enumerate(members))
+
+
 class Links:
     """One rank's queue pairs; `endpoint` is what the other ranks and the switch must know of them."""
 
@@ -69,7 +81,11 @@ class Links:
         self.pd = PD(context)
         self._ring_cq = CQ(context, 2 * geometry.message_window + 2)
         first_psn = psns.randrange(PSN_MASK + 1)
-        self.path = AggregationPath(self.pd, self._ring_cq, rank, world_size, geometry, first_psn, ack_timeout)
+        self._ring = tuning.ring_members(rank, world_size)
+        self._ring_number = rank % tuning.machine_size
+        self._place = self._ring.index(rank)
+        places = len(self._ring)
+        self.path = AggregationPath(self.pd, self._ring_cq, self._place, places, geometry, first_psn, ack_timeout)
         others = [peer for peer in range(world_size) if peer != rank]
         qps = tuning.qps_per_connection
         peers_per_cq = QUEUE_PAIRS_PER_CQ // qps
@@ -112,7 +128,7 @@ class Links:
 
         Raises `ConfigurationError` if a rank's connections are made of other queue pairs than this one's.
         """
-        self.path.connect(ring_id, endpoints)
+        self.path.connect(ring_id + self._ring_number, tuple(endpoints[member] for member in self._ring))
         for peer, connection in self.peers.items():
             endpoint = endpoints[peer]
             qpns = endpoint.peer_qpns[self.rank]
@@ -170,9 +186,9 @@ class Links:
         if completion.qp_num in self._by_qpn:
             peer, what = self._by_qpn[completion.qp_num].peer, "point-to-point"
         elif completion.qp_num == self.path.successor_qp.qp_num:
-            peer, what = (self.rank + 1) % self.world_size, "to the ring's successor"
+            peer, what = self._ring[(self._place + 1) % len(self._ring)], "to the ring's successor"
         else:
-            peer, what = (self.rank - 1) % self.world_size, "from the ring's predecessor"
+            peer, what = self._ring[self._place - 1], "from the ring's predecessor"
         cause = _CAUSES.get(completion.status, "see the status's name")
         raise CompletionError(f"rank {self.rank}, connection {what}, rank {peer}: {status}: {cause}", status)
 
