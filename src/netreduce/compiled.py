@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import os
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -133,6 +134,26 @@ def _lower_memory_at(context: Any, builder: Any, signature: Any, arguments: Any)
     data = builder.inttoptr(address, array.data.type)
     populate_array(array, data=data, shape=[length], strides=[one], itemsize=one, meminfo=None)
     return array._getvalue()
+
+
+def fence() -> None:
+    """Keep what comes before, in memory, before what comes after: for memory that another process sees, too."""
+    with _fence_lock:  # any lock's instructions are a full fence
+        pass
+
+
+_fence_lock = threading.Lock()
+
+
+@type_callable(fence)
+def _type_fence(context: Any) -> Any:
+    return lambda: types.none
+
+
+@lower_builtin(fence)
+def _lower_fence(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    builder.fence("seq_cst")
+    return context.get_dummy_value()
 
 
 # ISA-L's CRC-32 (the zlib polynomial) is exported by the extension module of the `isal` wheel: 30 ns a KiB,

@@ -33,15 +33,14 @@ class LossyCarrier:
         self._inner, self._up, self._down = inner, up, down
         self._pending = np.zeros(0, np.uint8)
         self.fileno, self.counters, self.close = inner.fileno, inner.counters, inner.close
+        self.rest, self.wake = inner.rest, inner.wake
 
-    def receive(self, buffer: np.ndarray) -> int:
-        size = self._inner.receive(buffer)
-        if not size or not self._up.active:
-            return size
-        self._up.push(buffer[:size])
-        burst = self._up.pop(NEVER_PS)
-        buffer[: burst.size] = burst
-        return burst.size
+    def receive(self, buffer: np.ndarray) -> np.ndarray | None:
+        burst = self._inner.receive(buffer)
+        if burst is None or not self._up.active:
+            return burst
+        self._up.push(burst)
+        return self._up.pop(NEVER_PS)
 
     def send_burst(self, burst: np.ndarray) -> bool:
         if not self._down.active:

@@ -51,13 +51,13 @@ class PluggedNic:
     def _run(self) -> None:
         while not self._ended:
             with self.lock:
-                size = self._cable.receive(self._buffer)
+                burst = self._cable.receive(self._buffer)
                 now_ps = self._clock.now_ps()
-                if size:
-                    self.nic.receive(0, self._buffer[:size], now_ps)
+                if burst is not None:
+                    self.nic.receive(0, burst, now_ps)
                 self.nic.advance(now_ps)
                 self._outlet.send()
-            if not size:
+            if burst is None:
                 time.sleep(0.0005)
 
     def __enter__(self) -> PluggedNic:

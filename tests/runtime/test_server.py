@@ -48,9 +48,9 @@ def receive(cable, timeout_s=5.0):
     """Frames of the next burst; none when nothing comes."""
     buffer, deadline = make_burst_buffer(), time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        size = cable.receive(buffer)
-        if size:
-            return frames_of(buffer[:size])
+        if (burst := cable.receive(buffer)) is not None:
+            return frames_of(burst)
+        cable.wake()
         time.sleep(0.001)
     return []
 

@@ -1,15 +1,20 @@
-"""Cables: Unix SOCK_SEQPACKET connections that carry one burst of whole Ethernet frames a system call.
+"""Cables: bursts of whole Ethernet frames in memory that worker and switch share, and a Unix socket as their bell.
 
-The listening socket lives in Linux's abstract namespace under a random name, so that nothing is left behind in any
-file system, however the process ends. Both ends must belong to one user (SO_PEERCRED). The kernel's buffers give
-back-pressure: a full cable refuses a burst, which then stays in its bounded egress queue.
+Two rings (wire/burst_ring.py), one for each direction, carry the bursts; nobody makes a system call for one unless the
+other end sleeps. The SOCK_SEQPACKET connection wakes it with a byte, and tells of the other end's death. The listening
+socket lives in Linux's abstract namespace under a random name, and the memory has no name at all, so that nothing is
+left behind, however the process ends. Both ends must belong to one user (SO_PEERCRED). A full ring refuses a burst,
+which then stays in its bounded egress queue.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import mmap
 import os
 import secrets
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -21,20 +26,28 @@ import numpy as np
 from netreduce.compiled import entry
 from netreduce.errors import ConfigurationError, NetReduceError, SwitchLostError
 from netreduce.runtime.carrier import Carrier
+from netreduce.wire.burst_ring import STATE_WORDS, Found, Put, ring_next, ring_put, ring_release, ring_rest
 from netreduce.wire.frames import (
     BURST_BYTES_MAX,
     RECORD_ALIGNMENT,
     FrameQueue,
-    burst_is_whole,
     make_queue,
     queue_burst_end,
     queue_release,
 )
 
 ADDRESS_SCHEME = "local:"
-SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
-"""Asked of the kernel for each direction; net.core.wmem_max may grant less. It holds a window of messages in flight."""
+RING_BYTES = 1024 * 1024
+"""What each direction holds: a window of messages in flight, and no more than a processor's cache likes."""
 LISTEN_BACKLOG = 256
+
+_STATE_BYTES = STATE_WORDS * 8
+_HEADER_BYTES = mmap.PAGESIZE
+_MEMORY_BYTES = _HEADER_BYTES + 2 * RING_BYTES
+"""A cable's memory: the states of both rings in one page, then the ring to the switch, then that to the worker."""
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_GREETING = b"memory"
+_BELL = b"\0"
 
 _PEER_CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 
@@ -71,12 +84,6 @@ def socket_name(address: str) -> str:
     return "\0" + name
 
 
-def _sized(connection: socket.socket) -> socket.socket:
-    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-        connection.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
-    return connection
-
-
 def listen(address: str) -> socket.socket:
     """A non-blocking listening socket at `address`."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -87,13 +94,13 @@ def listen(address: str) -> socket.socket:
 
 
 def accept(listener: socket.socket) -> socket.socket | None:
-    """The next waiting connection, non-blocking and with big buffers; None when there is none."""
+    """The next waiting connection, non-blocking; None when there is none."""
     try:
         connection, _ = listener.accept()
     except (BlockingIOError, ConnectionError):
         return None
     connection.setblocking(False)
-    return _sized(connection)
+    return connection
 
 
 def connect(address: str) -> socket.socket:
@@ -110,7 +117,7 @@ def connect(address: str) -> socket.socket:
     except BaseException:
         connection.close()
         raise
-    return _sized(connection)
+    return connection
 
 
 def peer_credentials(connection: socket.socket) -> PeerCredentials:
@@ -133,59 +140,140 @@ def make_burst_buffer() -> np.ndarray:
 
 
 class _Compiled(NamedTuple):
-    is_whole: Callable[[np.ndarray, int], bool]
     burst_end: Callable[[np.ndarray, np.record, int], int]
     release: Callable[[np.ndarray, np.record, int], None]
+    ring_put: Callable[[np.ndarray, np.ndarray, np.ndarray], int]
+    ring_next: Callable[[np.ndarray, np.ndarray, np.ndarray], int]
+    ring_release: Callable[[np.ndarray, np.ndarray, int], bool]
+    ring_rest: Callable[[np.ndarray], bool]
 
 
 @cache
 def load() -> _Compiled:
     """The compiled functions that cables use. Loading them takes a while: better at the start than amid the traffic."""
     queue = make_queue(RECORD_ALIGNMENT)
-    data, row = queue.data, queue.state[0]
+    data, row, words = queue.data, queue.state[0], np.zeros(0, np.int64)
     return _Compiled(
-        entry(burst_is_whole, data, 0), entry(queue_burst_end, data, row, 0), entry(queue_release, data, row, 0)
+        entry(queue_burst_end, data, row, 0),
+        entry(queue_release, data, row, 0),
+        entry(ring_put, data, words, data),
+        entry(ring_next, data, words, words),
+        entry(ring_release, data, words, 0),
+        entry(ring_rest, words),
     )
 
 
-class Cable:
-    """One end of a cable over a connected SOCK_SEQPACKET `connection`, which becomes non-blocking."""
+def _allocate() -> int:
+    """Fresh memory for a cable; its descriptor. Nobody can shrink it, so that using it never fails."""
+    descriptor = os.memfd_create("netreduce-cable", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, _MEMORY_BYTES)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+    return descriptor
 
-    def __init__(self, connection: socket.socket) -> None:
+
+class Cable:
+    """One end of a cable over a connected SOCK_SEQPACKET `connection`, which becomes non-blocking.
+
+    The switch makes a cable with `offer`, the worker gets its end by `take`. `memory` is the descriptor of memory that
+    both ends map, and is closed. Whoever wants to sleep on `fileno` calls `rest` before and `wake` after it.
+    """
+
+    def __init__(self, connection: socket.socket, memory: int, *, is_switch: bool) -> None:
         connection.setblocking(False)
         self._connection = connection
-        self._is_whole = load().is_whole
-
-    def fileno(self) -> int:
-        """The socket's descriptor, for poll and epoll."""
-        return self._connection.fileno()
-
-    def receive(self, buffer: np.ndarray) -> int:
-        """Take one burst into `buffer` (of `make_burst_buffer`); its size in bytes, or 0 when none waits.
-
-        Raises `CableClosedError` when the other end is gone, `BadBurstError` when the burst is malformed.
-        """
         try:
-            size = self._connection.recv_into(buffer.data)
-        except BlockingIOError:
-            return 0
+            mapped = mmap.mmap(memory, _MEMORY_BYTES)
+        finally:
+            os.close(memory)
+        directions = []
+        for number in range(2):
+            state = np.frombuffer(mapped, np.int64, STATE_WORDS, number * _STATE_BYTES)
+            directions.append((np.frombuffer(mapped, np.uint8, RING_BYTES, _HEADER_BYTES + number * RING_BYTES), state))
+        (self._data_in, self._state_in), (self._data_out, self._state_out) = directions[:: 1 if is_switch else -1]
+        self._place = np.zeros(2, np.int64)
+        self._held_bytes = -1  # of the burst that was received last; -1 when its memory was given back
+        compiled = load()
+        self._put, self._next, self._release = compiled.ring_put, compiled.ring_next, compiled.ring_release
+        self._rest = compiled.ring_rest
+
+    @classmethod
+    def offer(cls, connection: socket.socket) -> Cable:
+        """The switch's end: makes the memory, and sends it to the worker. Raises `CableClosedError`."""
+        memory = _allocate()
+        try:
+            socket.send_fds(connection, [_GREETING], [memory])
+        except OSError as error:
+            os.close(memory)
+            raise CableClosedError(f"cable broken: {error.strerror}") from error
+        return cls(connection, memory, is_switch=True)
+
+    @classmethod
+    def take(cls, connection: socket.socket, timeout_s: float) -> Cable:
+        """The worker's end, when the switch has offered it. Raises `CableClosedError`."""
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        poll.poll(timeout_s * 1000)
+        try:
+            greeting, descriptors, _, _ = socket.recv_fds(connection, len(_GREETING), 1)
         except OSError as error:
             raise CableClosedError(f"cable broken: {error.strerror}") from error
-        if size == 0:
+        if greeting != _GREETING or len(descriptors) != 1:
             raise CableClosedError("cable closed by the other end")
-        if size > BURST_BYTES_MAX or not self._is_whole(buffer, size):
+        if fcntl.fcntl(descriptors[0], fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+            os.close(descriptors[0])
+            raise BadBurstError("the memory that the switch offers could shrink")
+        return cls(connection, descriptors[0], is_switch=False)
+
+    def fileno(self) -> int:
+        """The bell's descriptor, for poll and epoll: readable when a burst, or room for one, ends a `rest`."""
+        return self._connection.fileno()
+
+    def receive(self, buffer: np.ndarray) -> np.ndarray | None:
+        """The oldest burst, where it lies, good until the next call (`buffer` is not needed); None when there is none.
+
+        Raises `BadBurstError` when it is malformed.
+        """
+        if self._held_bytes >= 0:
+            if self._release(self._data_in, self._state_in, self._held_bytes):
+                self._ring()
+            self._held_bytes = -1
+        found = self._next(self._data_in, self._state_in, self._place)
+        if found == Found.NOTHING:
+            return None
+        start, size = self._place.tolist()
+        if found == Found.NONSENSE:
             raise BadBurstError(f"malformed burst of {size} bytes")
-        return size
+        self._held_bytes = size
+        return self._data_in[start : start + size]
 
     def send_burst(self, burst: np.ndarray) -> bool:
         """Send `burst` (uint8, whole records, at most `BURST_BYTES_MAX`); False when the cable is full."""
+        outcome = self._put(self._data_out, self._state_out, burst)
+        if outcome == Put.DONE_WAKE:
+            self._ring()
+        return outcome != Put.NO_ROOM
+
+    def rest(self) -> bool:
+        """Before sleeping on `fileno`: whether it will tell of what comes. False when a burst is there already."""
+        return self._rest(self._state_in)
+
+    def wake(self) -> None:
+        """`fileno` is readable: take the bell. Raises `CableClosedError` when the other end is gone."""
         try:
-            self._connection.send(burst.data)
+            if not self._connection.recv(len(_BELL)):
+                raise CableClosedError("cable closed by the other end")
         except BlockingIOError:
-            return False
+            return
         except OSError as error:
             raise CableClosedError(f"cable broken: {error.strerror}") from error
-        return True
+
+    def _ring(self) -> None:
+        try:
+            self._connection.send(_BELL)
+        except BlockingIOError:
+            return  # so many bells wait there that one more makes no difference
+        except OSError as error:
+            raise CableClosedError(f"cable broken: {error.strerror}") from error
 
     def flush(self) -> bool:
         """True: a burst leaves whole or not at all."""
@@ -198,6 +286,9 @@ class Cable:
     def close(self) -> None:
         """Unplug; the other end sees it."""
         hang_up(self._connection)
+        self._state_in, self._state_out = np.zeros((2, STATE_WORDS), np.int64)  # an empty ring, and a full one
+        self._data_in = self._data_out = np.zeros(0, np.uint8)
+        self._held_bytes = -1
 
 
 class Outlet:

@@ -17,8 +17,11 @@ class Carrier(Protocol):
     def fileno(self) -> int:
         """The descriptor, for poll and epoll."""
 
-    def receive(self, buffer: np.ndarray) -> int:
-        """Take a burst into `buffer` (of `make_burst_buffer`); its size in bytes, or 0 when none waits."""
+    def receive(self, buffer: np.ndarray) -> np.ndarray | None:
+        """A burst, good until the next call, in `buffer` (of `make_burst_buffer`) or elsewhere; None when none waits.
+
+        It is writable memory, but nobody else's: the ICRC check masks header bytes for a moment.
+        """
 
     def send_burst(self, burst: np.ndarray) -> bool:
         """Send `burst` (uint8, whole records, at most `BURST_BYTES_MAX`); False when there is no room for it now."""
@@ -26,8 +29,25 @@ class Carrier(Protocol):
     def flush(self) -> bool:
         """Send what was taken by `send_burst` but has not left yet; True when nothing is left."""
 
+    def rest(self) -> bool:
+        """Before sleeping on the descriptor: whether it will tell of what comes. False when a burst waits already."""
+
+    def wake(self) -> None:
+        """The descriptor is readable."""
+
     def counters(self) -> dict[str, int]:
         """What was lost outside the switch, by reason."""
 
     def close(self) -> None:
         """Let go of it; the other end sees it, where there is one."""
+
+
+class Watched:
+    """A carrier whose descriptor is readable whenever something waits: nothing to do before and after sleeping."""
+
+    def rest(self) -> bool:
+        """True: the descriptor will tell."""
+        return True
+
+    def wake(self) -> None:
+        """Nothing to do: what has come is there to be received."""

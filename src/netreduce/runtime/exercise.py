@@ -26,6 +26,7 @@ from netreduce.wire.pcap import Direction, PcapWriter
 
 STEPS_MAX = 10_000
 STEP_PS = 1_000_000
+TAKE_TIMEOUT_S = 5.0
 
 
 def _make_nic(port: int) -> Nic:
@@ -62,26 +63,26 @@ def _run(nics: list[Nic], engines: list[Engine], switch: Switch, is_done: Callab
     """Let everybody take turns; each NIC's frames reach the switch, and back, over a cable."""
     buffer = make_burst_buffer()
     pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in nics]
-    cables = [(Cable(near), Cable(far)) for near, far in pairs]
-    outlets = [Outlet(near, nic.egress(0)) for (near, _), nic in zip(cables, nics, strict=True)]
-    outlets += [Outlet(far, switch.egress(port)) for port, (_, far) in enumerate(cables)]
+    cables = [(Cable.offer(far), Cable.take(near, TAKE_TIMEOUT_S)) for near, far in pairs]
+    outlets = [Outlet(near, nic.egress(0)) for (_, near), nic in zip(cables, nics, strict=True)]
+    outlets += [Outlet(far, switch.egress(port)) for port, (far, _) in enumerate(cables)]
     for step in range(STEPS_MAX):
         if is_done():
             break
         now_ps = step * STEP_PS
-        for port, (nic, engine, (near, far)) in enumerate(zip(nics, engines, cables, strict=True)):
-            if size := far.receive(buffer):
-                switch.receive(port, buffer[:size], now_ps)
-            if size := near.receive(buffer):
-                nic.receive(0, buffer[:size], now_ps)
+        for port, (nic, engine, (far, near)) in enumerate(zip(nics, engines, cables, strict=True)):
+            if (burst := far.receive(buffer)) is not None:
+                switch.receive(port, burst, now_ps)
+            if (burst := near.receive(buffer)) is not None:
+                nic.receive(0, burst, now_ps)
             nic.advance(now_ps)
             engine.progress(now_ps)
             nic.advance(now_ps)
         for outlet in outlets:
             outlet.send()
-    for near, far in cables:
-        near.close()
-        far.close()
+    for ends in cables:
+        for end in ends:
+            end.close()
 
 
 if __name__ == "__main__":

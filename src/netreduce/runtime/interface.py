@@ -20,6 +20,7 @@ import numpy as np
 from netreduce.compiled import entry
 from netreduce.errors import ConfigurationError
 from netreduce.runtime.cable import CableClosedError
+from netreduce.runtime.carrier import Watched
 from netreduce.wire.frames import BURST_BYTES_MAX, FRAME_BYTES_MAX, record_bytes
 from netreduce.wire.framing import AUXDATA_BYTES, frame_parts, packets_to_burst
 
@@ -113,7 +114,7 @@ def load() -> tuple[Callable[..., int], Callable[..., int]]:
     )
 
 
-class InterfaceCarrier:
+class InterfaceCarrier(Watched):
     """Frames at interface `name`: all of them (`program` None, promiscuous), or those that a BPF program accepts.
 
     `ConfigurationError` when it does not exist or may not be opened. `now_ps` stamps what arrives.
@@ -161,8 +162,8 @@ class InterfaceCarrier:
         """The socket's descriptor, for poll and epoll."""
         return self._socket.fileno()
 
-    def receive(self, buffer: np.ndarray) -> int:
-        """Take up to as many frames as surely fit into `buffer`; the burst's size in bytes, 0 when none waits."""
+    def receive(self, buffer: np.ndarray) -> np.ndarray | None:
+        """Up to as many frames as surely fit into `buffer`, as a burst there; None when none waits."""
         self._messages["control_bytes"] = AUXDATA_BYTES
         self._auxdata[:] = 0
         count = _libc.recvmmsg(
@@ -171,12 +172,11 @@ class InterfaceCarrier:
         if count < 0:
             number = ctypes.get_errno()
             if number in (errno.EAGAIN, errno.EINTR, errno.ENETDOWN):
-                return 0  # a link that goes down may come up again
+                return None  # a link that goes down may come up again
             raise CableClosedError(f"interface {self.name!r} is broken: {os.strerror(number)}")
         self._lengths[:count] = self._messages["length"][:count] & 0xFFFFFFFF
-        return int(
-            self._to_burst(self._packets, self._lengths, self._auxdata, count, buffer, self._now_ps(), self._seen)
-        )
+        size = self._to_burst(self._packets, self._lengths, self._auxdata, count, buffer, self._now_ps(), self._seen)
+        return buffer[:size] if size else None
 
     def send_burst(self, burst: np.ndarray) -> bool:
         """Hand `burst` to the interface, once the previous one has left; False while it has not."""

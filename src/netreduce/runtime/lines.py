@@ -1,7 +1,7 @@
 """The switch's ports in live runs: bursts between each port's carrier and the switch.
 
 Nothing here waits: what a full carrier refuses stays in that port's bounded egress queue, and what does not fit there
-is dropped and counted by the switch.
+is dropped and counted by the switch. Cables are looked at in every round; other carriers when the poller says so.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from netreduce.runtime.cable import BadBurstError, CableClosedError, Outlet, make_burst_buffer
+from netreduce.runtime.cable import BadBurstError, Cable, CableClosedError, Outlet, make_burst_buffer
 from netreduce.runtime.carrier import Carrier
 from netreduce.runtime.clock import Clock
 from netreduce.runtime.poller import WRITABLE, Poller
@@ -23,9 +23,11 @@ BURSTS_PER_ROUND = 4
 
 @dataclass
 class _Line:
+    number: int
     carrier: Carrier
     outlet: Outlet
     is_full: bool = False
+    is_cable: bool = False
 
 
 class Lines:
@@ -76,10 +78,11 @@ class Lines:
         """Let `carrier` carry the frames of port `number`."""
         capture = self._capture
         tap = None if capture is None else lambda burst: capture.write_burst(number, Direction.OUTBOUND, burst)
-        line = _Line(carrier, Outlet(carrier, self._switch.egress(number), tap))
+        line = _Line(number, carrier, Outlet(carrier, self._switch.egress(number), tap))
+        line.is_cable = isinstance(carrier, Cable)
         self._lines[number] = line
         self._switch.bring_up(number)
-        self._poller.watch(carrier.fileno(), lambda mask: self._event(number, line, mask))
+        self._poller.watch(carrier.fileno(), lambda mask: self._event(line, mask))
 
     def unplug(self, number: int) -> None:
         """Close the carrier of port `number`, and forget the addresses there."""
@@ -92,24 +95,49 @@ class Lines:
         """What the switch and the carrier count at port `number`."""
         return self._switch.port_counters(number) | self._lines[number].carrier.counters()
 
+    def take(self) -> bool:
+        """Take what has come by cables; whether there was anything."""
+        taken = False
+        for line in list(self._lines.values()):
+            if line.is_cable:
+                taken |= self._take(line)
+        return taken
+
     def transmit(self) -> None:
         """Send what waits, wherever there is room."""
-        for number, line in list(self._lines.items()):
+        for line in list(self._lines.values()):
             if not (line.is_full or line.outlet.is_empty):
-                self._transmit(number, line)
+                self._transmit(line)
 
-    def _event(self, number: int, line: _Line, mask: int) -> None:
-        if mask & WRITABLE:
-            self._transmit(number, line)
-        if not mask & ~WRITABLE or self._lines.get(number) is not line:
+    def rest(self) -> bool:
+        """Before sleeping in the poller: whether it will tell of what comes."""
+        return all(line.carrier.rest() for line in self._lines.values())
+
+    def _event(self, line: _Line, mask: int) -> None:
+        """The poller says that something can be read, or written."""
+        if self._lines.get(line.number) is not line:
             return
-        now_ps = self._clock.now_ps()
+        try:
+            line.carrier.wake()
+        except CableClosedError as error:
+            while line.is_cable and self._take(line):
+                pass  # what it sent before it went
+            self._fail(line, error)
+            return
+        if line.is_cable or mask & WRITABLE:  # a cable's bell may mean room
+            self._transmit(line)
+        if mask & ~WRITABLE and not line.is_cable:
+            self._take(line)
+
+    def _take(self, line: _Line) -> bool:
+        """Take a few bursts from one carrier; whether there was one."""
+        now_ps, number, taken = self._clock.now_ps(), line.number, False
         try:
             for _ in range(BURSTS_PER_ROUND):
-                size = line.carrier.receive(self._buffer)
-                if not size:
-                    return
-                burst = self._buffer[:size]
+                burst = line.carrier.receive(self._buffer)
+                if burst is None:
+                    break
+                taken = True
                 if self._capture is not None:
                     self._capture.write_burst(number, Direction.INBOUND, burst)
                 if self._recorder is None:
@@ -117,22 +145,26 @@ class Lines:
                 else:
                     now_ps = self._recorder.receive(self._switch, number, burst)
         except (CableClosedError, BadBurstError) as error:
-            self._fail(number, error)
+            self._fail(line, error)
+        return taken
 
-    def _transmit(self, number: int, line: _Line) -> None:
+    def _transmit(self, line: _Line) -> None:
         """Send what waits at one port; when its carrier is full, the poller says when to go on."""
         try:
             is_full = not line.outlet.send()
         except CableClosedError as error:
-            self._fail(number, error)
+            self._fail(line, error)
             return
         if is_full != line.is_full:
             line.is_full = is_full
-            self._poller.await_room(line.carrier.fileno(), is_full)
+            if not line.is_cable:
+                self._poller.await_room(line.carrier.fileno(), is_full)
 
-    def _fail(self, number: int, error: Exception) -> None:
-        self.unplug(number)
-        self._lost(number, str(error))
+    def _fail(self, line: _Line, error: Exception) -> None:
+        if self._lines.get(line.number) is not line:
+            return  # it has failed already
+        self.unplug(line.number)
+        self._lost(line.number, str(error))
 
     def close(self) -> None:
         """Unplug everything."""

@@ -60,12 +60,17 @@ def plug_in(address: str, worker: str) -> Plug:
             opened.append(ControlChannel(connect(address)))
         greeting, channel = opened
         attached = _ask(greeting, control.Attach(worker), control.Attached, address)
+        cable = Cable.take(greeting.connection, ATTACH_TIMEOUT_S)
         _ask(channel, control.Hello(attached.port, worker, os.getpid()), control.Ok, address)
+    except CableClosedError as error:
+        for connection in opened:
+            connection.close()
+        raise SwitchLostError(f"the switch at {address} hung up while this worker attached") from error
     except BaseException:
         for connection in opened:
             connection.close()
         raise
-    return Plug(Cable(greeting.connection), channel, attached)
+    return Plug(cable, channel, attached)
 
 
 def _plug_in_remote(address: str, worker: str) -> Plug:

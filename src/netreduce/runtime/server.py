@@ -124,9 +124,12 @@ class SwitchServer:
     def run(self) -> None:
         """Serve until the owner is gone and no worker has been there for a moment."""
         wanted_ps = self._clock.now_ps()
+        is_idle = True
         while True:
             due_ps = min(self._next_tick_ps, self._switch.next_timer_ps())
-            self._poller.poll(max(0, due_ps - self._clock.now_ps()) / PS_PER_S)
+            may_sleep = is_idle and self._lines.rest()
+            self._poller.poll(max(0, due_ps - self._clock.now_ps()) / PS_PER_S if may_sleep else 0)
+            is_idle = not self._lines.take()
             now_ps = self._clock.now_ps()
             self._switch.advance(now_ps)
             self._lines.transmit()
@@ -173,7 +176,7 @@ class SwitchServer:
         ip, mac = self._name_host()
         self._switch.attach(number, mac, ip)
         channel.send(control.Attached(number, mac, ip, self._clock.epoch_ns))
-        self._lines.plug(number, Cable(channel.connection))
+        self._lines.plug(number, Cable.offer(channel.connection))
         death_fd = os.pidfd_open(pid) if pid else -1
         worker = _Worker(number, mac, ip, message.worker, f"process {pid}", pid, death_fd)
         self._workers[number] = worker

@@ -17,6 +17,7 @@ import numpy as np
 from netreduce.compiled import entry
 from netreduce.errors import ConfigurationError
 from netreduce.runtime.cable import BadBurstError, CableClosedError, hang_up
+from netreduce.runtime.carrier import Watched
 from netreduce.wire.frames import BURST_BYTES_MAX
 from netreduce.wire.framing import burst_to_stream, stream_to_burst
 
@@ -48,7 +49,7 @@ def load() -> tuple[Callable[..., bool], Callable[..., int]]:
     return entry(stream_to_burst, data, 0, data, 0, np.zeros(2, np.int64)), entry(burst_to_stream, data, data)
 
 
-class StreamCarrier:
+class StreamCarrier(Watched):
     """One end of a stream of frames over `connection`, which becomes non-blocking. `now_ps` stamps what arrives."""
 
     def __init__(self, connection: socket.socket, now_ps: Callable[[], int]) -> None:
@@ -66,12 +67,12 @@ class StreamCarrier:
         """The socket's descriptor, for poll and epoll."""
         return self._connection.fileno()
 
-    def receive(self, buffer: np.ndarray) -> int:
-        """Take what has arrived as a burst into `buffer`; its size in bytes, 0 when no frame is complete."""
+    def receive(self, buffer: np.ndarray) -> np.ndarray | None:
+        """What has arrived, as a burst in `buffer`; None when no frame is complete."""
         try:
             count = self._connection.recv_into(self._incoming[self._incoming_size :].data)
         except BlockingIOError:
-            return 0
+            return None
         except OSError as error:
             raise CableClosedError(f"stream broken: {error.strerror}") from error
         if count == 0:
@@ -82,7 +83,7 @@ class StreamCarrier:
         used, written = (int(number) for number in self._done)
         self._incoming_size = size - used
         self._incoming[: self._incoming_size] = self._incoming[used:size].copy()
-        return written
+        return buffer[:written] if written else None
 
     def send_burst(self, burst: np.ndarray) -> bool:
         """Take `burst` once the previous one has left; False while it has not."""

@@ -25,7 +25,7 @@ from netreduce.collectives.algorithms import Tuning
 from netreduce.collectives.engine import Engine
 from netreduce.errors import CollectiveTimeoutError, NetReduceError, SwitchLostError
 from netreduce.nic import Nic, verbs
-from netreduce.runtime.cable import BadBurstError, CableClosedError, Outlet, make_burst_buffer
+from netreduce.runtime.cable import BadBurstError, Cable, CableClosedError, Outlet, make_burst_buffer
 from netreduce.runtime.clock import Clock
 from netreduce.runtime.control_channel import BadMessageError
 from netreduce.runtime.member import Member, ranks_text
@@ -192,13 +192,13 @@ class Worker:
         now_ps = self._clock.now_ps()
         moved = bool(self._commands)
         for _ in range(BURSTS_PER_ROUND):
-            size = self._cable.receive(self._buffer)
-            if not size:
+            burst = self._cable.receive(self._buffer)
+            if burst is None:
                 break
             if self._recorder is None:
-                self.nic.receive(0, self._buffer[:size], now_ps)
+                self.nic.receive(0, burst, now_ps)
             else:
-                now_ps = self._recorder.receive(self.nic, 0, self._buffer[:size])
+                now_ps = self._recorder.receive(self.nic, 0, burst)
             moved = True
         self._run_commands()
         self.nic.advance(now_ps)
@@ -231,9 +231,10 @@ class Worker:
         if busy:
             due_ps = min(due_ps, self._next_tick_ps)
         timeout_s = min(IDLE_POLL_S, max(0, due_ps - self._clock.now_ps()) / PS_PER_S)
-        poll.modify(self._cable, select.POLLIN | (select.POLLOUT if self._cable_is_full else 0))
+        if not isinstance(self._cable, Cable):
+            poll.modify(self._cable, select.POLLIN | (select.POLLOUT if self._cable_is_full else 0))
         self._is_asleep = True
-        ready = poll.poll(0 if self._commands else timeout_s * 1000)
+        ready = poll.poll(timeout_s * 1000 if self._cable.rest() and not self._commands else 0)
         self._is_asleep = False
         self._cable_is_full = False  # or so: the next round finds out
         for descriptor, _ in ready:
@@ -242,6 +243,8 @@ class Worker:
                     os.eventfd_read(self._wake)
             elif descriptor == self._channel.fileno():
                 self._hear()
+            else:
+                self._cable.wake()
 
     def _enter(self, member: Member) -> None:
         if self._lost is not None:

@@ -1,0 +1,121 @@
+"""A ring of bursts in memory that two processes share: one writes, one reads, and neither ever waits for the other.
+
+Counts of bytes only grow; a byte's place is its count modulo the capacity, a power of two. Each burst lies in one piece
+behind an entry header; where it does not fit in front of the ring's end, a mark sends the reader to the start. Whoever
+is about to sleep says so first and then looks once more, so that no news is missed; the other one then has to wake it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+from netreduce.compiled import compiled, copy_bytes, fence
+from netreduce.wire.frames import BURST_BYTES_MAX, RECORD_ALIGNMENT, burst_is_whole
+
+ENTRY_BYTES = RECORD_ALIGNMENT
+"""In front of each burst: its size (int64, little-endian)."""
+SKIP = -1
+"""In place of a size: go on at the start of the ring."""
+STATE_WORDS = 16
+"""int64 words of a ring's state: a cache line that the writer writes, and one that the reader writes."""
+_WRITTEN, _WANTS_ROOM = 0, 1
+_READ, _ASLEEP = 8, 9
+
+
+class Put(IntEnum):
+    """What became of a burst."""
+
+    NO_ROOM = 0
+    DONE = 1
+    DONE_WAKE = 2  # and the reader sleeps
+
+
+class Found(IntEnum):
+    """What the reader found."""
+
+    NOTHING = 0
+    BURST = 1
+    NONSENSE = 2
+
+
+@compiled
+def _entry_bytes(size: int) -> int:
+    return ENTRY_BYTES + (size + RECORD_ALIGNMENT - 1) // RECORD_ALIGNMENT * RECORD_ALIGNMENT
+
+
+@compiled
+def _write_size(data: np.ndarray, at: int, size: int) -> None:
+    data[at : at + 8].view(np.int64)[0] = size
+
+
+@compiled
+def ring_put(data: np.ndarray, state: np.ndarray, burst: np.ndarray) -> int:
+    """Append a copy of `burst` (uint8, at most half of `data`). A `Put`; after `NO_ROOM` the reader tells of room."""
+    need, written = _entry_bytes(burst.size), state[_WRITTEN]
+    at = written & (data.size - 1)
+    skipped = 0 if at + need <= data.size else data.size - at
+    end = written + skipped + need
+    if end - state[_READ] > data.size:
+        state[_WANTS_ROOM] = 1
+        fence()
+        if end - state[_READ] > data.size:
+            return Put.NO_ROOM.value
+    if skipped > 0:
+        _write_size(data, at, SKIP)
+        at = 0
+    _write_size(data, at, burst.size)
+    copy_bytes(data, at + ENTRY_BYTES, burst, 0, burst.size)
+    fence()
+    state[_WRITTEN] = end
+    fence()
+    if state[_ASLEEP] == 0:
+        return Put.DONE.value
+    state[_ASLEEP] = 0
+    return Put.DONE_WAKE.value
+
+
+@compiled
+def ring_next(data: np.ndarray, state: np.ndarray, place: np.ndarray) -> int:
+    """Find the oldest burst: `place` (int64[2]) becomes its offset and size. A `Found`.
+
+    The writer is another process, so everything is checked once here: bounds, and that the burst is whole records.
+    """
+    state[_ASLEEP] = 0
+    for _ in range(2):
+        read = state[_READ]
+        held = state[_WRITTEN] - read
+        if held == 0:
+            return Found.NOTHING.value
+        fence()
+        at = read & (data.size - 1)
+        size = data[at : at + 8].view(np.int64)[0]
+        if size == SKIP and held > data.size - at:
+            state[_READ] = read + data.size - at
+            continue
+        place[0] = at + ENTRY_BYTES
+        place[1] = size
+        if size < 0 or size > BURST_BYTES_MAX or _entry_bytes(size) > min(held, data.size - at):
+            return Found.NONSENSE.value
+        return Found.BURST.value if burst_is_whole(data[at + ENTRY_BYTES :], size) else Found.NONSENSE.value
+    return Found.NONSENSE.value
+
+
+@compiled
+def ring_release(data: np.ndarray, state: np.ndarray, size: int) -> bool:
+    """Give the oldest burst's memory back; whether the writer waits for room, and half of the ring is free now."""
+    state[_READ] += _entry_bytes(size)
+    fence()
+    if state[_WANTS_ROOM] == 0 or 2 * (state[_WRITTEN] - state[_READ]) > data.size:
+        return False
+    state[_WANTS_ROOM] = 0
+    return True
+
+
+@compiled
+def ring_rest(state: np.ndarray) -> bool:
+    """Say that the reader is about to sleep; False if it must not, because there is a burst."""
+    state[_ASLEEP] = 1
+    fence()
+    return state[_WRITTEN] == state[_READ]
