@@ -1,4 +1,7 @@
-"""Workers on hosts of a network, here namespaces: `netreduce switch` bridges their interfaces and sums their rings."""
+"""Workers on hosts of a network, here namespaces: `netreduce switch` sums their rings.
+
+It stands between their links, as a bridge, or beside them on one interface, and routes.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.namespaces import CONTROL_PORT, SWITCH_IP, TOKEN, Network, host_ip, host_ip6
 from tests.interop.judge import require_well_formed
-from tests.interop.namespaces import CONTROL_PORT, SWITCH_IP, TOKEN, Network, require_root
+from tests.interop.namespaces import require_root
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(200)]
 
@@ -44,11 +48,30 @@ dist.destroy_process_group()
 print("SAME", flush=True)
 """
 
+TELL_HOPS = """
+import socket, sys
+v4 = sys.argv[1] == "4"
+level, ask, kind = (0, 12, 2) if v4 else (41, 51, 52)  # IP_RECVTTL, IP_TTL; IPV6_RECVHOPLIMIT, IPV6_HOPLIMIT
+with socket.socket(socket.AF_INET if v4 else socket.AF_INET6, socket.SOCK_DGRAM) as s:
+    s.setsockopt(level, ask, 1)
+    s.bind(("", 5000))
+    s.settimeout(20)
+    [(_, found, value)] = s.recvmsg(100, 100)[1]
+    print(int.from_bytes(value, "little"))
+"""
+KEEP_SENDING = """
+import socket, sys, time
+with socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM) as s:
+    while True:  # a router loses the first while it asks for the next hop
+        s.sendto(b"x", (sys.argv[1], 5000))
+        time.sleep(0.1)
+"""
 
-@pytest.fixture(scope="module")
-def network():
+
+@pytest.fixture(scope="module", params=["bridge", "route"])
+def network(request):
     require_root()
-    network = Network(HOSTS)
+    network = Network(HOSTS, request.param)
     yield network
     network.close()
 
@@ -58,7 +81,7 @@ def switch(network, tmp_path_factory):
     directory = tmp_path_factory.mktemp("switch")
     directory.chmod(0o755)
     pcap = directory / "network.pcapng"
-    process = network.start_switch(directory, f'user = "nobody"\npcap = "{pcap}"')
+    process = network.start_switch(directory, f'path-mtu = 4096\nuser = "nobody"\npcap = "{pcap}"')
     process.pcap = pcap
     yield process
     if process.poll() is None:
@@ -82,6 +105,17 @@ def test_workers_on_four_hosts_all_reduce_through_the_switch_between_them(networ
     assert statistics["counters"].get("drop_bad_icrc", 0) == 0
     assert statistics["workers"]["sent_pkts"] > 0
     assert ask(network, "rings").stdout == "no rings\n"
+
+
+def test_hosts_reach_each_other_through_the_switch(network, switch):
+    """A router's packets have one hop less, a bridge leaves them alone."""
+    for version, address in ((4, host_ip(1)), (6, host_ip6(1))):
+        receiver = network.start(network.hosts[1], [sys.executable, "-c", TELL_HOPS, str(version)])
+        sender = network.start(network.hosts[0], [sys.executable, "-c", KEEP_SENDING, address])
+        output, _ = receiver.communicate(timeout=30)
+        sender.kill()
+        sender.communicate()
+        assert output == f"{63 if network.mode == 'route' else 64}\n"
 
 
 def test_torchrun_trains_on_four_hosts(network, switch, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Frames between bursts, length-prefixed streams and packet buffers. Oracles: struct, and the frames themselves."""
+"""Frames between bursts, length-prefixed streams and packet slots. Oracles: struct, and the frames themselves."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from netreduce.wire.build import build_burst, burst_frames
 from netreduce.wire.frames import FRAME_BYTES_MAX
 from netreduce.wire.framing import (
-    AUXDATA_BYTES,
     STATUS_CHECKSUM_NOT_READY,
     STATUS_VLAN_TPID_VALID,
     STATUS_VLAN_VALID,
     burst_to_stream,
     frame_parts,
-    packets_to_burst,
+    ring_to_burst,
     stream_to_burst,
 )
 
@@ -71,18 +70,16 @@ def test_a_frame_of_no_bytes_or_of_too_many_spoils_the_stream():
     assert unframe(as_stream([bytes(FRAME_BYTES_MAX)]))[0]
 
 
-def received(packets: list[tuple[bytes, int, int, int]], buffer_bytes: int = 512) -> tuple[list[bytes], list[int]]:
-    """The frames made of packets with status, tag and tag type; and what was counted."""
-    buffers, lengths = np.zeros((len(packets), buffer_bytes), np.uint8), np.zeros(len(packets), np.int64)
-    auxdata, seen = np.zeros((len(packets), AUXDATA_BYTES), np.uint8), np.zeros(2, np.int64)
-    for i, (packet, status, tci, tpid) in enumerate(packets):
-        lengths[i] = min(len(packet), buffer_bytes)
-        buffers[i, : lengths[i]] = np.frombuffer(packet, np.uint8)[:buffer_bytes]
-        # struct cmsghdr {length, level, type}, then struct tpacket_auxdata of linux/if_packet.h
-        head = struct.pack("QiiIIIHHHH", 36, 263, 8, status, len(packet), len(packet), 0, 14, tci, tpid)
-        auxdata[i, : len(head)] = np.frombuffer(head, np.uint8)
+def received(packets: list[tuple[bytes, int, int, int]], slot_bytes: int = 512) -> tuple[list[bytes], list[int]]:
+    """The frames made of slots with packet, status, tag and tag type; and what was counted."""
+    slots, seen = np.zeros((len(packets) + 1, slot_bytes), np.uint8), np.zeros(2, np.int64)
+    for slot, (packet, status, tci, tpid) in zip(slots[1:], packets, strict=True):
+        kept = packet[: slot_bytes - 66]
+        # struct tpacket2_hdr of linux/if_packet.h: status, len, snaplen, mac, net, sec, nsec, vlan_tci, vlan_tpid
+        head = struct.pack("IIIHHIIHH4x", status, len(packet), len(kept), 66, 80, 1, 2, tci, tpid).ljust(66, b"\xee")
+        slot[: len(head) + len(kept)] = np.frombuffer(head + kept, np.uint8)
     burst = np.zeros(128 * 1024, np.uint8)
-    size = packets_to_burst(buffers, lengths, auxdata, len(packets), burst, 7, seen)
+    size = ring_to_burst(slots, 1, len(packets), burst, 7, seen)
     return frames_in(burst[:size]), [int(number) for number in seen]
 
 

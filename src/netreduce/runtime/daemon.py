@@ -22,8 +22,9 @@ from netreduce.runtime.address import host_and_port
 from netreduce.runtime.cable import ADDRESS_SCHEME, listen
 from netreduce.runtime.clock import Clock
 from netreduce.runtime.exercise import exercise
-from netreduce.runtime.interface import InterfaceCarrier
+from netreduce.runtime.interface import InterfaceCarrier, interface_mac, ip_to
 from netreduce.runtime.offloads import require_mtu
+from netreduce.runtime.router import require_arm
 from netreduce.runtime.server import SwitchServer
 from netreduce.runtime.stream import listen_at
 from netreduce.runtime.switch_config import SwitchConfig
@@ -61,8 +62,7 @@ def serve(config: SwitchConfig, ready: Callable[[str], None]) -> None:
         stack.callback(server.close)
         for port in config.port:
             if port.interface:
-                require_mtu(port.interface, config.path_mtu)
-                server.outside.add(port.interface, InterfaceCarrier(port.interface, clock.now_ps))
+                _open_interface(server, port.interface, config, clock)
             else:
                 server.outside.add_stream(port.stream, listen_at(Path(port.stream)))
         if config.listen:
@@ -72,6 +72,15 @@ def serve(config: SwitchConfig, ready: Callable[[str], None]) -> None:
         ready(" and ".join([address, config.listen] if config.listen else [address]))
         with contextlib.suppress(_DrainedEnough):
             server.run()
+
+
+def _open_interface(server: SwitchServer, name: str, config: SwitchConfig, clock: Clock) -> None:
+    require_mtu(name, config.path_mtu)
+    if config.mode == "route":
+        require_arm(name)
+        server.outside.add_arm(name, InterfaceCarrier(name, clock.now_ps, ip_to(interface_mac(name))))
+    else:
+        server.outside.add(name, InterfaceCarrier(name, clock.now_ps))
 
 
 def _named_listener(address: str) -> socket.socket:

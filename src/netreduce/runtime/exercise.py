@@ -49,6 +49,8 @@ def exercise() -> None:
     for port, nic in enumerate(nics):
         switch.attach(port, nic.mac, nic.ip)
         nic.neighbours.update({other.ip: other.mac for other in nics})
+    switch.set_hop(nics[0].ip, nics[0].mac, 0)
+    switch.forget_hop(nics[0].ip)
     switch.register_ring(RingSpec(1, endpoints, Geometry()))
     for engine in engines:
         engine.connect(1, endpoints)

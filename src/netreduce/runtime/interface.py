@@ -1,13 +1,15 @@
 """Frames at a Linux network interface, by a packet(7) socket: a port of the switch, or an embedded NIC's only port.
 
-Many frames cross in one system call (recvmmsg, sendmmsg); they are received into fixed buffers and sent from where
-they lie. Opening needs CAP_NET_RAW. What the interface's offloads would spoil is told by `offloads.py`.
+Received frames lie in a ring of slots that the kernel fills and this process reads, without a system call; frames are
+sent from where they lie, many in one call (sendmmsg). Opening needs CAP_NET_RAW. What the interface's offloads would
+spoil is told by `offloads.py`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import socket
 import struct
@@ -22,19 +24,27 @@ from netreduce.errors import ConfigurationError
 from netreduce.runtime.cable import CableClosedError
 from netreduce.runtime.carrier import Watched
 from netreduce.wire.frames import BURST_BYTES_MAX, FRAME_BYTES_MAX, record_bytes
-from netreduce.wire.framing import AUXDATA_BYTES, frame_parts, packets_to_burst
+from netreduce.wire.framing import frame_parts, ring_to_burst
 
 PACKETS_PER_CALL = 64
 HEADERS_BYTES = 14 + 2 * 4
 """Ethernet header and two tags, which the MTU does not count."""
-SOCKET_BUFFER_BYTES = 16 * 1024 * 1024
+SEND_BUFFER_BYTES = 16 * 1024 * 1024
+RING_BYTES = 16 * 1024 * 1024
+"""Memory of a ring: with slots of 2 KiB 8,192 frames, of 16 KiB (an MTU of 9,000) 1,024."""
+BLOCK_BYTES = 64 * 1024
+SLOT_OVERHEAD_BYTES = 66
+"""Where a packet starts in a slot: struct tpacket2_hdr (32) and sockaddr_ll (20), aligned so that its network header
+lies at 80."""
 SYSFS = Path("/sys/class/net")
 
 _ETH_P_ALL = 3
 _SOL_PACKET = 263
-_PACKET_ADD_MEMBERSHIP, _PACKET_STATISTICS, _PACKET_AUXDATA, _PACKET_IGNORE_OUTGOING = 1, 6, 8, 23
+_PACKET_ADD_MEMBERSHIP, _PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION, _PACKET_IGNORE_OUTGOING = 1, 5, 6, 10, 23
+_TPACKET_V2 = 1
+_SLOT_IS_MINE = 1
 _PACKET_MR_PROMISC = 1
-_SO_RCVBUFFORCE, _SO_SNDBUFFORCE, _SO_ATTACH_FILTER = 33, 32, 26
+_SO_SNDBUFFORCE, _SO_ATTACH_FILTER = 32, 26
 _FRAME_REFUSED = (errno.ENOBUFS, errno.EMSGSIZE, errno.ENETDOWN)
 """The interface's queue is full, the frame too long, the link down: a frame is lost, as on any wire."""
 
@@ -52,6 +62,11 @@ MESSAGE = np.dtype(
 def interface_mtu(name: str) -> int:
     """The interface's MTU; `ConfigurationError` when there is no such interface."""
     return int(_attribute(name, "mtu"))
+
+
+def interface_index(name: str) -> int:
+    """The kernel's number of the interface; `ConfigurationError` when there is no such interface."""
+    return int(_attribute(name, "ifindex"))
 
 
 def interface_mac(name: str) -> str:
@@ -104,14 +119,60 @@ def roce_to(ip: str) -> list[tuple[int, int, int, int]]:
     ]
 
 
+def ip_to(mac: str) -> list[tuple[int, int, int, int]]:
+    """A classic BPF program that accepts IPv4 and IPv6 packets to `mac`. The kernel has taken the VLAN tag out."""
+    number = int.from_bytes(bytes.fromhex(mac.replace(":", "")), "big")
+    return [
+        (0x28, 0, 0, 0),  # ldh the destination's first half word
+        (0x15, 0, 6, number >> 32),
+        (0x20, 0, 0, 2),  # ld the rest of it
+        (0x15, 0, 4, number & 0xFFFFFFFF),
+        (0x28, 0, 0, 12),  # ldh the ethertype
+        (0x15, 1, 0, 0x0800),
+        (0x15, 0, 1, 0x86DD),
+        (0x06, 0, 0, 0x40000),  # ret the whole frame
+        (0x06, 0, 0, 0),  # ret nothing
+    ]
+
+
 @cache
 def load() -> tuple[Callable[..., int], Callable[..., int]]:
-    """The compiled functions that interfaces use: packets to bursts, and where the frames of a burst lie."""
+    """The compiled functions that interfaces use: slots to bursts, and where the frames of a burst lie."""
     row, table, numbers = np.zeros(0, np.uint8), np.zeros((1, 1), np.uint8), np.zeros(2, np.int64)
     return (
-        entry(packets_to_burst, table, numbers, table, 0, row, 0, numbers),
+        entry(ring_to_burst, table, 0, 0, row, 0, numbers),
         entry(frame_parts, row, 0, 0, np.zeros((1, 2), np.int64), numbers),
     )
+
+
+class _Ring:
+    """The kernel's received packets at `connection`, of up to `packet_bytes` each, in slots that both share."""
+
+    def __init__(self, connection: socket.socket, packet_bytes: int) -> None:
+        slot_bytes = max(2048, 1 << (SLOT_OVERHEAD_BYTES + packet_bytes - 1).bit_length())
+        count = RING_BYTES // slot_bytes
+        request = struct.pack("IIII", BLOCK_BYTES, RING_BYTES // BLOCK_BYTES, slot_bytes, count)
+        connection.setsockopt(_SOL_PACKET, _PACKET_VERSION, struct.pack("i", _TPACKET_V2))
+        connection.setsockopt(_SOL_PACKET, _PACKET_RX_RING, request)
+        memory = mmap.mmap(connection.fileno(), RING_BYTES)
+        self._slots = np.frombuffer(memory, np.uint8).reshape(count, slot_bytes)
+        self._status = self._slots[:, :4].view(np.uint32)[:, 0]
+        self._per_burst = BURST_BYTES_MAX // int(record_bytes(packet_bytes))
+        self._next = 0
+        self.seen = np.zeros(2, np.int64)
+        self._to_burst, _ = load()
+
+    def receive(self, buffer: np.ndarray, now_ps: int) -> int:
+        """Take as many packets as surely fit into `buffer`; the burst's size in bytes, 0 when none waits."""
+        status = self._status[self._next : self._next + self._per_burst]
+        is_mine = status & _SLOT_IS_MINE
+        count = status.size if is_mine.all() else int(is_mine.argmin())
+        if count == 0:
+            return 0
+        size = int(self._to_burst(self._slots, self._next, count, buffer, now_ps, self.seen))
+        status[:count] = 0  # the kernel's again
+        self._next = (self._next + count) % self._status.size
+        return size
 
 
 class InterfaceCarrier(Watched):
@@ -124,59 +185,42 @@ class InterfaceCarrier(Watched):
         self, name: str, now_ps: Callable[[], int], program: Sequence[tuple[int, int, int, int]] | None = None
     ) -> None:
         self.name = name
-        index = int(_attribute(name, "ifindex"))
+        index = interface_index(name)
         self._now_ps = now_ps
         self._socket = _open(name)
         self._socket.setblocking(False)
-        for option in (_SO_RCVBUFFORCE, _SO_SNDBUFFORCE):
-            self._socket.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, SEND_BUFFER_BYTES)
         if program is not None:
             attach_filter(self._socket, program)
-        self._socket.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
         self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
         if program is None:
             membership = struct.pack("iHH8s", index, _PACKET_MR_PROMISC, 0, b"")
             self._socket.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, membership)
+        self._ring = _Ring(self._socket, min(interface_mtu(name) + HEADERS_BYTES, FRAME_BYTES_MAX))
         self._socket.bind((name, _ETH_P_ALL))
         self._dropped_out = 0
         self._kernel_drops = 0
-        self._make_buffers(min(interface_mtu(name) + HEADERS_BYTES, FRAME_BYTES_MAX) + 1)
-
-    def _make_buffers(self, packet_bytes: int) -> None:
-        count = min(PACKETS_PER_CALL, BURST_BYTES_MAX // int(record_bytes(packet_bytes)))
-        self._packets = np.zeros((count, packet_bytes), np.uint8)
-        self._lengths = np.zeros(count, np.int64)
-        self._auxdata = np.zeros((count, AUXDATA_BYTES), np.uint8)
-        self._seen, self._done = np.zeros(2, np.int64), np.zeros(1, np.int64)
-        self._parts, self._messages = _make_messages(count)
         self._out_parts, self._out_messages = _make_messages(PACKETS_PER_CALL)
-        order = np.arange(count)
-        self._parts[:, 0] = self._packets.ctypes.data + order * packet_bytes
-        self._parts[:, 1] = packet_bytes
-        self._messages["control"] = self._auxdata.ctypes.data + order * AUXDATA_BYTES
+        self._done = np.zeros(1, np.int64)
         self._rest = np.zeros(BURST_BYTES_MAX, np.uint8)
         self._rest_span = (0, 0)
-        self._to_burst, self._find_parts = load()
+        _, self._find_parts = load()
 
     def fileno(self) -> int:
         """The socket's descriptor, for poll and epoll."""
         return self._socket.fileno()
 
     def receive(self, buffer: np.ndarray) -> np.ndarray | None:
-        """Up to as many frames as surely fit into `buffer`, as a burst there; None when none waits."""
-        self._messages["control_bytes"] = AUXDATA_BYTES
-        self._auxdata[:] = 0
-        count = _libc.recvmmsg(
-            self.fileno(), ctypes.c_void_p(self._messages.ctypes.data), len(self._messages), socket.MSG_DONTWAIT, None
-        )
-        if count < 0:
-            number = ctypes.get_errno()
-            if number in (errno.EAGAIN, errno.EINTR, errno.ENETDOWN):
-                return None  # a link that goes down may come up again
-            raise CableClosedError(f"interface {self.name!r} is broken: {os.strerror(number)}")
-        self._lengths[:count] = self._messages["length"][:count] & 0xFFFFFFFF
-        size = self._to_burst(self._packets, self._lengths, self._auxdata, count, buffer, self._now_ps(), self._seen)
-        return buffer[:size] if size else None
+        """Up to as many frames as surely fit into `buffer`, as a burst there; None when none waits.
+
+        A link that goes down may come up again; `CableClosedError` when there is no such interface any more.
+        """
+        size = self._ring.receive(buffer, self._now_ps())
+        if size:
+            return buffer[:size]
+        if self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) and not (SYSFS / self.name).exists():
+            raise CableClosedError(f"interface {self.name!r} is gone")
+        return None
 
     def send_burst(self, burst: np.ndarray) -> bool:
         """Hand `burst` to the interface, once the previous one has left; False while it has not."""
@@ -218,14 +262,14 @@ class InterfaceCarrier(Watched):
         return at
 
     def counters(self) -> dict[str, int]:
-        """Frames lost by the socket's full buffer, refused by the interface, too long; checksums left to offloads."""
+        """Frames lost by a full ring, refused by the interface, too long; checksums left to offloads."""
         data = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)  # and sets them back to 0
         self._kernel_drops += struct.unpack("II", data)[1]
         return {
             "interface_drops_in": self._kernel_drops,
             "interface_drops_out": self._dropped_out,
-            "interface_frames_too_long": int(self._seen[0]),
-            "interface_checksums_unfilled": int(self._seen[1]),
+            "interface_frames_too_long": int(self._ring.seen[0]),
+            "interface_checksums_unfilled": int(self._ring.seen[1]),
         }
 
     def close(self) -> None:

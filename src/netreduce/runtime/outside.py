@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from netreduce.errors import ConfigurationError
 from netreduce.runtime.cable import accept
@@ -18,6 +19,9 @@ from netreduce.runtime.lines import Lines
 from netreduce.runtime.poller import Poller
 from netreduce.runtime.stream import StreamCarrier
 from netreduce.switch import Switch
+
+if TYPE_CHECKING:
+    from netreduce.runtime.router import Router
 
 logger = logging.getLogger("netreduce.switch")
 
@@ -33,12 +37,37 @@ class OutsidePorts:
         self._names: dict[int, str] = {}
         self._listeners: dict[int, socket.socket] = {}
         self._users: Counter[str] = Counter()  # of attached addresses
+        self._router: Router | None = None
 
     def add(self, name: str, carrier: Carrier) -> int:
         """Plug `carrier` into a free port; its number."""
         number = self._take_port(name)
         self._lines.plug(number, carrier)
         return number
+
+    def add_arm(self, name: str, carrier: Carrier) -> int:
+        """Plug in `carrier`, of interface `name`, as a port that routes; its number."""
+        from netreduce.runtime.router import Router  # late: bridges need no netlink
+
+        if self._router is None:
+            self._router = Router(self._switch)
+        number = self.add(name, carrier)
+        self._router.add(name, number)
+        return number
+
+    def gateway(self, number: int) -> str:
+        """The MAC address to which hosts at port `number` send what it routes; empty where it bridges."""
+        return self._router.gateway(number) if self._router is not None else ""
+
+    def look_for_hops(self, now_ps: int) -> None:
+        """Find next hops that packets have lacked."""
+        if self._router is not None:
+            self._router.look_for_wanted(now_ps)
+
+    def tick(self, now_ps: int) -> None:
+        """Keep next hops fresh."""
+        if self._router is not None:
+            self._router.tick(now_ps)
 
     def add_stream(self, name: str, listener: socket.socket) -> int:
         """Plug who connects to `listener` (of `stream.listen_at`), one at a time, into a free port; its number."""
@@ -67,8 +96,15 @@ class OutsidePorts:
         logger.info("port %d: %s is connected", number, self._names[number])
 
     def attach(self, mac: str, ip: str) -> int:
-        """Let a host own its addresses; its port. ConfigurationError if it was never heard, or others have them."""
-        port = self._switch.port_of(mac, self._clock.now_ps())
+        """Let a host own its addresses; its port. ConfigurationError if it was never heard, or others have them.
+
+        Where the switch routes, the host is reached at the MAC address that the kernel knows.
+        """
+        port: int | None
+        if self._router is None:
+            port = self._switch.port_of(mac, self._clock.now_ps())
+        else:
+            port, mac, _ = self._router.pin(ip, self._clock.now_ps())
         if port is None:
             raise ConfigurationError(
                 f"no frame from {mac} has reached the switch: connect the interface of {ip} to one of its ports"
@@ -84,6 +120,8 @@ class OutsidePorts:
         self._users[ip] -= 1
         if self._users[ip] <= 0:
             del self._users[ip]
+            if self._router is not None:
+                self._router.let_go(ip)
             if self._switch.owns(ip):
                 self._switch.let_go(ip, self._clock.now_ps())
 
@@ -96,3 +134,5 @@ class OutsidePorts:
         for listener in self._listeners.values():
             self._poller.unwatch(listener.fileno())
             listener.close()
+        if self._router is not None:
+            self._router.close()

@@ -132,10 +132,12 @@ class SwitchServer:
             is_idle = not self._lines.take()
             now_ps = self._clock.now_ps()
             self._switch.advance(now_ps)
+            self.outside.look_for_hops(now_ps)
             self._lines.transmit()
             if now_ps >= self._next_tick_ps:
                 self._next_tick_ps = now_ps + TICK_PS
                 self._send_all(self._desk.tick(now_ps))
+                self.outside.tick(now_ps)
                 for reception in self._receptions:
                     reception.tick(now_ps)
             if self._workers or not self._owner_is_gone:
@@ -202,7 +204,8 @@ class SwitchServer:
         worker = _Worker(number, message.mac, message.ip, message.worker, f"its process at {host}", channel=channel)
         self._workers[number] = worker
         self._poller.watch(channel.fileno(), lambda mask: self._control_event(worker, channel, mask))
-        channel.send(control.Attached(port, message.mac, message.ip, self._clock.epoch_ns))
+        gateway = self.outside.gateway(port)
+        channel.send(control.Attached(port, message.mac, message.ip, self._clock.epoch_ns, gateway))
         logger.info("port %d: %s at %s is %s", port, message.worker, host, message.ip)
 
     def _death_event(self, worker: _Worker) -> None:

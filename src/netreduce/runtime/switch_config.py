@@ -7,6 +7,7 @@ import pwd
 import re
 import sys
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -39,6 +40,7 @@ class SwitchConfig(_Fields, frozen=True):
     listen: str = ""
     token_file: str = ""
     user: str = ""
+    mode: Literal["bridge", "route"] = "bridge"
     path_mtu: int = 1024
     cables: int = 8
     memory_mb: int = 256
@@ -97,6 +99,10 @@ def _problem(config: SwitchConfig) -> tuple[str, str] | None:
         return "path-mtu", f"{config.path_mtu} is none of 256, 512, 1024, 2048, 4096"
     if config.listen and not config.token_file:
         return "listen", "who listens on a network needs a token-file"
+    if config.mode == "route" and not any(port.interface for port in config.port):
+        return "mode", "a switch that routes needs a port with an interface"
+    if config.mode == "route" and any(port.stream for port in config.port):
+        return "stream", "a stream has no address to route to: leave it out, or let the mode be bridge"
     if not config.port and not config.cables:
         return "port", "a switch without ports has nothing to do"
     if config.user and os.geteuid() != 0:

@@ -57,6 +57,7 @@ class Worker:
         self.address = address
         self._cable, self._channel, attached, self.path_mtu = plug_in(address, name)
         self._clock = Clock(attached.epoch_ns)
+        self._gateway = attached.gateway
         self._recorder = worker_recorder(attached.port, name, attached.ip, self._clock.now_ps)
         self.nic = Nic(name, attached.mac, attached.ip, events=self._recorder.log if self._recorder else None)
         self._context = verbs.Context(self.nic)
@@ -295,7 +296,7 @@ class Worker:
             return
         if isinstance(message, control.Joined):
             for endpoint in message.endpoints:
-                self.nic.neighbours[endpoint.ip] = endpoint.mac
+                self.nic.neighbours[endpoint.ip] = self._gateway or endpoint.mac
         for member in list(self._members):
             ring_id = getattr(message, "ring_id", None)
             if getattr(message, "group", None) == member.name or (ring_id is not None and ring_id == member.ring_id):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from netreduce.compiled import compiled, copy_bytes, inlined
-from netreduce.switch.forwarding import count_drop
+from netreduce.switch.forwarding import count_drop, write_mac
 from netreduce.switch.tables import SwitchTables
 from netreduce.trace.events import DropReason, Event, emit
 from netreduce.wire.aeth import AETH_VALUE_MASK, AckKind, Syndrome
@@ -81,8 +81,10 @@ def owe_wait(state: np.record, connection: np.record) -> None:
 
 
 @compiled
-def _write_reverse_headers(answer: np.ndarray, frame: np.ndarray, packet: np.record) -> None:
-    """Copy the headers of `frame` up to UDP, turned round, without its ECN marks."""
+def _write_reverse_headers(
+    answer: np.ndarray, frame: np.ndarray, packet: np.record, state: np.record, own_mac: int
+) -> None:
+    """Copy the headers of `frame` up to UDP, turned round, without its ECN marks; `own_mac` is that of a router."""
     ip_at, udp_at = packet.ip_at, packet.udp_at
     copy_bytes(answer, 0, frame, 0, udp_at + UDP_BYTES)
     copy_bytes(answer, 0, frame, 6, 6)
@@ -95,6 +97,9 @@ def _write_reverse_headers(answer: np.ndarray, frame: np.ndarray, packet: np.rec
     answer[ip_at + 1] = np.int64(answer[ip_at + 1]) & ~ecn_bits
     answer[udp_at + 6] = 0
     answer[udp_at + 7] = 0
+    if state.hop >= 0:
+        write_mac(answer, 0, state.sender_mac)
+        write_mac(answer, 6, own_mac)
 
 
 @inlined
@@ -112,7 +117,7 @@ def send_answer(tables: SwitchTables, frame: np.ndarray, now_ps: int) -> None:
         count_drop(tables, port, DropReason.QUEUE_FULL.value, length, now_ps)
         return
     answer = data[at + RECORD_HEADER_BYTES : at + RECORD_HEADER_BYTES + length]
-    _write_reverse_headers(answer, frame, packet)
+    _write_reverse_headers(answer, frame, packet, tables.state[0], tables.ports[port].mac)
     qpn, psn = connection.answer_qpn, connection.unacknowledged_psn
     write_bth(answer, bth_at, Opcode.ACKNOWLEDGE.value, 0, qpn, psn, False)
     answer[bth_at + BTH_BYTES] = syndrome

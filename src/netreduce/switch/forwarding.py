@@ -1,4 +1,4 @@
-"""Ethernet forwarding: a learning bridge (IEEE 802.1D) that passes every frame as it is.
+"""Ethernet forwarding: a learning bridge (IEEE 802.1D) that passes every frame as it is. For routes see routing.py.
 
 Any ethertype passes, tagged or not. A frame never leaves by the port it came from. Attached addresses are fixed: they
 neither move nor age, and a frame that claims one at another port is dropped.
@@ -12,7 +12,7 @@ from netreduce.compiled import compiled, inlined
 from netreduce.switch.tables import NOBODY, PROBES_MAX, SwitchTables
 from netreduce.trace.events import DropReason, Event, emit
 from netreduce.units import PS_PER_S
-from netreduce.wire.bigendian import read_be16, read_be32
+from netreduce.wire.bigendian import read_be16, read_be32, write_be16, write_be32
 from netreduce.wire.frames import queue_put
 
 MAC_AGE_PS = 300 * PS_PER_S
@@ -24,6 +24,13 @@ MULTICAST_BIT = 1 << 40
 def read_mac(frame: np.ndarray, at: int) -> int:
     """The MAC address at offset `at`, as a number."""
     return (read_be16(frame, at) << 32) | read_be32(frame, at + 2)
+
+
+@compiled
+def write_mac(frame: np.ndarray, at: int, mac: int) -> None:
+    """Write the MAC address that `mac` is, as a number, to offset `at`."""
+    write_be16(frame, at, mac >> 32)
+    write_be32(frame, at + 2, mac & 0xFFFFFFFF)
 
 
 @compiled
@@ -94,7 +101,13 @@ def send_copy(tables: SwitchTables, port: int, frame: np.ndarray, now_ps: int) -
 
 @inlined
 def forward(tables: SwitchTables, ingress: int, frame: np.ndarray, now_ps: int) -> None:
-    """Send `frame` on, unchanged: to the port of its destination, or to all others if that is not known."""
+    """Send `frame` on: to its next hop, or unchanged to the port of its destination, or to all others if unknown."""
+    if tables.state[0].hop >= 0:
+        port = tables.hops[tables.state[0].hop].port
+        tables.state[0].routed += 1
+        emit(tables.log, now_ps, Event.FORWARDED.value, port, -1, -1, -1, -1, -1, -1, frame.size, -1)
+        send_copy(tables, port, frame, now_ps)
+        return
     destination = read_mac(frame, 0)
     at = NOBODY if destination & MULTICAST_BIT else find_mac(tables.macs, destination, now_ps)
     if at >= 0:

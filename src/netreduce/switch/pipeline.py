@@ -1,4 +1,4 @@
-"""The way of a frame through the switch: learn, look up, judge, then carry the verdict out."""
+"""The way of a frame through the switch: learn, route, look up, judge, then carry the verdict out."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from netreduce.switch.aggregator import judge_data
 from netreduce.switch.answers import note_acknowledgement, send_answer
 from netreduce.switch.forwarding import count_drop, forward, learn, read_mac
 from netreduce.switch.lookup import find_packet
+from netreduce.switch.routing import route
 from netreduce.switch.splice import send_sums
 from netreduce.switch.tables import NOBODY, ROLE_ACKNOWLEDGE, ROLE_DATA, SwitchTables
 from netreduce.switch.verdicts import COMPLETE, FORWARD, REPLAY
@@ -27,6 +28,10 @@ def _judge(tables: SwitchTables, port: int, frame: np.ndarray, now_ps: int) -> i
         return DropReason.TRUNCATED.value
     if not learn(tables.macs, tables.state[0], port, read_mac(frame, 6), now_ps):
         return DropReason.WRONG_PORT.value
+    if tables.ports[port].mac != 0:
+        refusal = route(tables, tables.ports[port].mac, frame)
+        if refusal != FORWARD:
+            return refusal
     packet = tables.packet[0]
     if tables.state[0].keys_used == 0 or parse_packet(frame, packet) != Parse.OK.value:
         return FORWARD
@@ -58,6 +63,7 @@ def take_burst(tables: SwitchTables, port: int, burst: np.ndarray, now_ps: int) 
         counters.packets_in += 1
         counters.bytes_in += length
         state.ring = NOBODY
+        state.hop = NOBODY
         state.answer = 0
         verdict = _judge(tables, port, frame, now_ps)
         if verdict == FORWARD:

@@ -29,6 +29,7 @@ from netreduce.wire.psn import psn_add
 
 RING_ID_MAX = 0xFFFF
 _MB = 1_000_000
+_64_BITS = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,14 @@ def ip_halves(ip: str) -> tuple[int, int]:
     if isinstance(address, ipaddress.IPv4Address):
         return 0, IPV4_MAPPED | int(address)
     value = int(address)
-    high, low = value >> 64, value & ((1 << 64) - 1)
+    high, low = value >> 64, value & _64_BITS
     return _int64(high), _int64(low)
+
+
+def ip_text(high: int, low: int) -> str:
+    """The address of these halves: the inverse of `ip_halves`."""
+    address = ipaddress.IPv6Address((high & _64_BITS) << 64 | low & _64_BITS)
+    return str(address.ipv4_mapped or address)
 
 
 def _int64(bits: int) -> int:

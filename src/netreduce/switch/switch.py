@@ -8,7 +8,8 @@ from netreduce.compiled import entry
 from netreduce.errors import AdmissionError, ConfigurationError
 from netreduce.switch.forwarding import find_mac, free_mac
 from netreduce.switch.pipeline import take_burst
-from netreduce.switch.registry import Registry, RingSpec, ip_halves
+from netreduce.switch.registry import Registry, RingSpec, ip_halves, ip_text
+from netreduce.switch.routing import find_hop, free_hop
 from netreduce.switch.tables import PROBES_MAX, RING_COUNTERS, SwitchLimits, make_tables
 from netreduce.trace.events import DropReason, EventLog, make_event_log
 from netreduce.units import NEVER_PS, PS_PER_S
@@ -18,7 +19,7 @@ from netreduce.wire.frames import QUEUE_STATE, FrameQueue
 from netreduce.wire.ina import MESSAGE_ID_MASK, DataType, InaFlag, ReduceOp
 
 GAP_POLICIES = ("pass", "hold")
-_FORWARDING_COUNTERS = ("forwarded", "flooded", "filtered", "not_learned")
+_FORWARDING_COUNTERS = ("forwarded", "flooded", "filtered", "not_learned", "routed")
 
 
 class Switch:
@@ -98,6 +99,34 @@ class Switch:
         """Let frames out by `port`, whose addresses are learned as they speak."""
         self.tables.ports[port].up = 1
 
+    def route_at(self, port: int, mac: str) -> None:
+        """Let `port` route instead of bridge: it takes frames to `mac`, and sends them on by `set_hop`."""
+        self.tables.ports[port].mac = int.from_bytes(mac_bytes(mac), "big")
+
+    def set_hop(self, ip: str, mac: str, port: int) -> None:
+        """Route packets for `ip` to `mac` at `port`; `NOBODY` as the port says that it is the switch's own host.
+
+        A table without room for it forgets nothing: such packets are dropped, and their next hop is asked for again.
+        """
+        high, low = ip_halves(ip)
+        at = int(find_hop(self.tables.hops, high, low))
+        if at < 0:
+            at = int(free_hop(self.tables.hops, low))
+        if at >= 0:
+            self.tables.hops[at] = (high, low, int.from_bytes(mac_bytes(mac), "big"), port)
+
+    def forget_hop(self, ip: str) -> None:
+        """Ask for the next hop of `ip` again when a packet needs it."""
+        at = int(find_hop(self.tables.hops, *ip_halves(ip)))
+        if at >= 0:
+            self.tables.hops[at] = (0, 0, 0, 0)
+
+    def wanted_hops(self) -> list[str]:
+        """Destinations, since the last call, of packets that were dropped because their next hop is not known."""
+        count = int(self.tables.state[0].wanted)
+        self.tables.state[0].wanted = 0
+        return [ip_text(int(row.ip_high), int(row.ip_low)) for row in self.tables.wanted[:count]] if count else []
+
     def port_of(self, mac: str, now_ps: int) -> int | None:
         """The port behind which `mac` was seen, or is attached; None if it is unknown or was silent for too long."""
         at = int(find_mac(self.tables.macs, int.from_bytes(mac_bytes(mac), "big"), now_ps))
@@ -110,6 +139,8 @@ class Switch:
     def let_go(self, ip: str, now_ps: int) -> None:
         """Undo `attach` for one address: its MAC address may move and age again. KeyError if it is not attached."""
         _, number = self._addresses.pop(ip)
+        if any(number == other for _, other in self._addresses.values()):
+            return  # a router's, behind which are more
         row = self.tables.macs[int(find_mac(self.tables.macs, number, now_ps))]
         row.fixed, row.seen_ps = 0, now_ps
 
@@ -118,7 +149,7 @@ class Switch:
         self._addresses = {ip: owner for ip, owner in self._addresses.items() if owner[0] != port}
         macs = self.tables.macs
         macs[(macs.port == port) & (macs.mac != 0)] = (0, 0, 0, 0)
-        self.tables.ports[port].up = 0
+        self.tables.ports[port].up = self.tables.ports[port].mac = 0
         state = self._egress_state[port]
         state.head = state.tail = state.wrap = state.frames = state.bytes = 0
         self._registry.release_port(port)

@@ -28,6 +28,8 @@ HEADER_ROOM = 192
 immediate data and INA header), rounded up so that payloads stay aligned. Headers end where the payload starts."""
 PROBES_MAX = 16
 """Places where a MAC address may lie in its table."""
+WANTED_MAX = 16
+"""Destinations that may wait for the control plane to look for their next hop."""
 NOBODY = -1
 
 ROLE_NONE = 0
@@ -43,10 +45,13 @@ def _record(*names: str) -> np.dtype:
 
 PORT = _record(
     "up",  # a cable is plugged in: frames may be flooded here
+    "mac",  # of a port that routes: its own address; 0 for one that bridges
     "packets_in",
     "bytes_in",
 )
 MAC = _record("mac", "port", "seen_ps", "fixed")  # `mac` 0: free; `fixed`: attached, neither moves nor ages
+HOP = _record("ip_high", "ip_low", "mac", "port")  # of a router; `port` `NOBODY`: an address of the switch's own host
+WANTED = _record("ip_high", "ip_low")  # destinations whose next hop is asked for
 KEY = _record(
     "source_ip_high",
     "source_ip_low",
@@ -139,6 +144,8 @@ STATE = _record(
     "slot",
     "answer",  # AETH syndrome of the answer that the switch gives itself, 0 for none
     "total_crc",  # CRC-32 of the sum in `total`
+    "hop",  # row of `hops` of a routed frame, or `NOBODY`
+    "sender_mac",  # of a routed frame, before its addresses were replaced
     # totals
     "keys_used",
     "failures",  # rings that failed since the start
@@ -146,6 +153,8 @@ STATE = _record(
     "flooded",
     "filtered",  # frames whose destination is at the port they came from
     "not_learned",  # source addresses for which the table had no room
+    "routed",
+    "wanted",  # rows of `wanted` in use
 )
 
 
@@ -158,6 +167,8 @@ class SwitchTables(NamedTuple):
     egress_data: np.ndarray  # uint8[ports, egress_bytes]
     egress_state: np.recarray  # QUEUE_STATE, one row a port
     macs: np.recarray
+    hops: np.recarray
+    wanted: np.recarray
     keys: np.recarray
     rings: np.recarray
     connections: np.recarray
@@ -184,6 +195,8 @@ class SwitchLimits(NamedTuple):
     connections: int = 1024
     macs: int = 4096
     """Learned addresses; a power of two."""
+    hops: int = 4096
+    """Destinations of a router; a power of two."""
 
 
 def _rows(dtype: np.dtype, count: int) -> np.recarray:
@@ -195,6 +208,7 @@ def make_tables(port_count: int, limits: SwitchLimits, egress_state: np.recarray
     copies = limits.memory_bytes // (HEADER_ROOM + 256)
     keys = 1 << (8 * limits.connections - 1).bit_length()  # two keys a connection, a quarter full at most
     assert limits.macs & (limits.macs - 1) == 0
+    assert limits.hops & (limits.hops - 1) == 0
     return SwitchTables(
         state=_rows(STATE, 1),
         packet=make_packet_table(),
@@ -202,6 +216,8 @@ def make_tables(port_count: int, limits: SwitchLimits, egress_state: np.recarray
         egress_data=np.zeros((port_count, limits.egress_bytes), np.uint8),
         egress_state=egress_state,
         macs=_rows(MAC, limits.macs),
+        hops=_rows(HOP, limits.hops),
+        wanted=_rows(WANTED, WANTED_MAX),
         keys=_rows(KEY, keys),
         rings=_rows(RING, limits.rings),
         connections=_rows(CONNECTION, limits.connections),

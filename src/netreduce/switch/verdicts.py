@@ -9,5 +9,7 @@ KEPT = -1
 """A rank's copy was stored; nothing leaves yet."""
 COMPLETE = -2
 """That was the last copy: the sum leaves on every connection."""
+IGNORED = -4
+"""It is none of a router's business."""
 REPLAY = -3
 """A copy of a slot that is complete already: the sum leaves again, on this connection."""

@@ -64,6 +64,8 @@ class DropReason(IntEnum):
     BAD_PACKET_LENGTH = 17  # switch: payload length does not fit the packet's place in its message
     RING_FAILED = 18  # switch: the ring was failed or removed
     HELD = 19  # switch: a copy of a packet that is already held
+    HOP_LIMIT = 20  # router: TTL or hop limit is used up
+    NO_NEXT_HOP = 21  # router: the destination's next hop is not known yet, or there is none
 
 
 EVENT_FIELDS = (

@@ -71,6 +71,7 @@ class Attached(Struct, tag=True):
     mac: str
     ip: str
     epoch_ns: int  # the fabric's time zero on the machine's monotonic clock: frames are stamped relative to it
+    gateway: str = ""  # MAC address of a switch that routes: all frames go to it
 
 
 class Present(Struct, tag=True):

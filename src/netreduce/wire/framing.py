@@ -1,9 +1,9 @@
-"""Between bursts and what other programs carry frames in: length-prefixed streams, and arrays of packet buffers.
+"""Between bursts and what other programs carry frames in: length-prefixed streams, and rings of packet slots.
 
 A stream is that of QEMU's ``-netdev stream`` (qemu-options: each frame behind its length as a 32-bit big-endian
-number). Packet buffers are those of Linux's packet(7) sockets, whose kernel takes the 802.1Q tag out of a frame and
-tells it aside (struct tpacket_auxdata, linux/if_packet.h); here it is put back, since the ICRC does not care but the
-network does.
+number). Slots are those that Linux's packet(7) sockets share with the kernel (PACKET_RX_RING, version 2 of
+linux/if_packet.h). It takes the 802.1Q tag out of a frame and tells it aside; here it is put back, since the ICRC does
+not care but the network does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from netreduce.compiled import compiled, copy_bytes
-from netreduce.wire.bigendian import read_be32
+from netreduce.wire.bigendian import read_be32, write_be16
 from netreduce.wire.frames import (
     FRAME_BYTES_MAX,
     RECORD_HEADER_BYTES,
@@ -23,9 +23,8 @@ from netreduce.wire.frames import (
 LENGTH_BYTES = 4
 MAC_BYTES = 12
 TAG_BYTES = 4
-AUXDATA_BYTES = 40
-"""Control buffer of one packet: struct cmsghdr (16), struct tpacket_auxdata (20), alignment."""
-_AUX_STATUS, _AUX_TCI, _AUX_TPID = 16, 32, 34
+_SLOT_STATUS, _SLOT_LENGTH, _SLOT_SNAPLEN, _SLOT_MAC, _SLOT_TCI, _SLOT_TPID = 0, 4, 8, 12, 24, 26
+"""Offsets in struct tpacket2_hdr, which a slot starts with."""
 STATUS_CHECKSUM_NOT_READY = 1 << 3
 STATUS_VLAN_VALID = 1 << 4
 STATUS_VLAN_TPID_VALID = 1 << 6
@@ -71,43 +70,38 @@ def burst_to_stream(burst: np.ndarray, stream: np.ndarray) -> int:
 
 
 @compiled
-def _auxdata16(auxdata: np.ndarray, at: int) -> int:
+def _read_le16(data: np.ndarray, at: int) -> int:
     """A little-endian 16-bit field."""
-    return np.int64(auxdata[at]) | (np.int64(auxdata[at + 1]) << 8)
+    return np.int64(data[at]) | (np.int64(data[at + 1]) << 8)
 
 
 @compiled
-def packets_to_burst(
-    packets: np.ndarray, lengths: np.ndarray, auxdata: np.ndarray, count: int, burst: np.ndarray, time_ps: int,
-    seen: np.ndarray,
-) -> int:  # fmt: skip
-    """Turn `count` received packets into records, tags put back; the bytes written to `burst`.
+def ring_to_burst(ring: np.ndarray, first: int, count: int, burst: np.ndarray, time_ps: int, seen: np.ndarray) -> int:
+    """Turn `count` received slots of a packet ring into records, tags put back; the bytes written to `burst`.
 
-    `packets` uint8[n, size], `lengths` int64[n] (a packet that fills its buffer was cut off), `auxdata`
-    uint8[n, AUXDATA_BYTES]. `seen` (int64[2]) counts frames too long, which are left out, and unfilled checksums.
+    `ring` uint8[n, slot bytes] of struct tpacket2_hdr and packet, from slot `first` on, without wrapping. `seen`
+    (int64[2]) counts frames that were cut off or are too long, which are left out, and unfilled checksums.
     """
     at = 0
     for i in range(count):
-        packet, aux = packets[i], auxdata[i]
-        length = lengths[i]
-        status = _auxdata16(aux, _AUX_STATUS)
+        slot = ring[first + i]
+        status = _read_le16(slot, _SLOT_STATUS)
+        length = _read_le16(slot, _SLOT_SNAPLEN) | (_read_le16(slot, _SLOT_SNAPLEN + 2) << 16)
+        whole = _read_le16(slot, _SLOT_LENGTH) | (_read_le16(slot, _SLOT_LENGTH + 2) << 16)
         tag = TAG_BYTES if status & STATUS_VLAN_VALID else 0
-        if length < MAC_BYTES or length >= packet.size or length + tag > FRAME_BYTES_MAX:
+        if length < MAC_BYTES or length != whole or length + tag > FRAME_BYTES_MAX:
             seen[0] += 1
             continue
         if status & STATUS_CHECKSUM_NOT_READY:
             seen[1] += 1
-        start = at + RECORD_HEADER_BYTES
+        packet_at, start = _read_le16(slot, _SLOT_MAC), at + RECORD_HEADER_BYTES
         write_record_header(burst, at, length + tag, time_ps)
-        copy_bytes(burst, start, packet, 0, MAC_BYTES)
+        copy_bytes(burst, start, slot, packet_at, MAC_BYTES)
         if tag:
-            tpid = _auxdata16(aux, _AUX_TPID) if status & STATUS_VLAN_TPID_VALID else TPID_802_1Q
-            tci = _auxdata16(aux, _AUX_TCI)
-            burst[start + MAC_BYTES] = tpid >> 8
-            burst[start + MAC_BYTES + 1] = tpid & 0xFF
-            burst[start + MAC_BYTES + 2] = tci >> 8
-            burst[start + MAC_BYTES + 3] = tci & 0xFF
-        copy_bytes(burst, start + MAC_BYTES + tag, packet, MAC_BYTES, length - MAC_BYTES)
+            tpid = _read_le16(slot, _SLOT_TPID) if status & STATUS_VLAN_TPID_VALID else TPID_802_1Q
+            write_be16(burst, start + MAC_BYTES, tpid)
+            write_be16(burst, start + MAC_BYTES + 2, _read_le16(slot, _SLOT_TCI))
+        copy_bytes(burst, start + MAC_BYTES + tag, slot, packet_at + MAC_BYTES, length - MAC_BYTES)
         at += record_bytes(length + tag)
     return at
 
