@@ -32,7 +32,7 @@ GEOMETRY = Geometry(message_window=2, message_packets=4, path_mtu=1024)
 """Small messages, so that short arrays take several of them."""
 RING_ID = 7
 NIC_LIMITS = NicLimits(
-    queue_pairs=16, completion_queues=4, memory_regions=1024, send_depth=512, receive_depth=256, completion_depth=4096
+    queue_pairs=32, completion_queues=8, memory_regions=1024, send_depth=512, receive_depth=256, completion_depth=4096
 )
 TICK_PS = PS_PER_US
 STEPS_MAX = 20_000
@@ -79,6 +79,7 @@ class Cluster:
             self.switch.register_ring(RingSpec(ring_id, members, geometry))
         for engine in self.engines:
             engine.connect(RING_ID, endpoints)
+        self.more_engines: list[list[Engine]] = [[] for _ in self.engines]
 
     def step(self) -> bool:
         """Carry what waits on all wires, and let every engine work; whether anything moved."""
@@ -91,7 +92,8 @@ class Cluster:
         for port, nic in enumerate(self.nics):
             moved |= self._carry(self.switch, port, -port - 1, lambda b, nic=nic: nic.receive(0, b, self.now_ps))
             nic.advance(self.now_ps)
-            moved |= self.engines[port].progress(self.now_ps)
+            for engine in (self.engines[port], *self.more_engines[port]):
+                moved |= engine.progress(self.now_ps)
             nic.advance(self.now_ps)
         self._spread_notices()
         return moved
@@ -151,5 +153,5 @@ class Cluster:
         self.run([function(engine, rank) for rank, engine in enumerate(self.engines)])
 
     def close(self) -> None:
-        for engine in self.engines:
+        for engine in (*self.engines, *(engine for engines in self.more_engines for engine in engines)):
             engine.close()

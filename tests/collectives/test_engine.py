@@ -16,7 +16,8 @@ from netreduce.errors import UnsupportedError
 LENGTHS = (0, 1, 7, 1009, 2048)
 """Nothing, one, fewer than some worlds divide, a prime of several messages, and a round number."""
 both = pytest.mark.parametrize("algorithm", [Algorithm.NETREDUCE, Algorithm.RING])
-every = pytest.mark.parametrize("algorithm", [way for way in Algorithm if way != Algorithm.AUTO])
+WAYS = [way for way in Algorithm if way not in (Algorithm.AUTO, Algorithm.PARALLEL)]  # no machines here
+every = pytest.mark.parametrize("algorithm", WAYS)
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 5], ids=lambda size: f"ranks{size}")

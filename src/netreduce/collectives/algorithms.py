@@ -13,6 +13,7 @@ import numpy as np
 
 from netreduce.collectives import central, halving, hierarchical, ring, tree
 from netreduce.collectives.crossover import CostModel, tree_slices
+from netreduce.collectives.machines import Machines
 from netreduce.collectives.schedule import STAGING, Schedule, Span, in_order
 from netreduce.errors import ConfigurationError
 from netreduce.units import KIB, MIB
@@ -28,10 +29,12 @@ PARTIAL = "partial"
 
 
 class Algorithm(str, Enum):
-    """How reductions are carried out. All but the first two are between hosts.
+    """How reductions are carried out.
 
-    `AUTO` takes the network's where the switch can do it, and else what `CostModel` finds fastest. `TREE`, `HALVING`,
-    `LEADERS` and `CENTRAL` are ways of an all-reduce; other reductions go round the ring then.
+    `NETREDUCE` goes through the switch, `PARALLEL` as well, in a ring for each worker of a machine. The others are
+    between hosts. `AUTO` takes the network's way where the switch can do it, in parallel where machines have several
+    workers; else what `CostModel` finds fastest, or `HIERARCHICAL`. `TREE`, `HALVING`, `CENTRAL` and the three for
+    machines (`collectives.hierarchical`) are ways of an all-reduce; other reductions go round the one ring then.
     """
 
     AUTO = "auto"
@@ -39,9 +42,15 @@ class Algorithm(str, Enum):
     RING = "ring"
     TREE = "tree"
     HALVING = "halving"
-    LEADERS = "leaders"
     CENTRAL = "central"
+    LEADERS = "leaders"
+    HIERARCHICAL = "hierarchical"
+    PARALLEL = "parallel"
 
+
+IN_NETWORK = (Algorithm.AUTO, Algorithm.NETREDUCE, Algorithm.PARALLEL)
+FOR_MACHINES = (Algorithm.LEADERS, Algorithm.HIERARCHICAL, Algorithm.PARALLEL)
+"""For machines with several workers each; without machines every rank counts as one of its own."""
 
 CHANNELS_MAX = 16
 """Rings of one collective: each has a tag of its own, of `engine.LANE_TAGS`."""
@@ -63,7 +72,8 @@ class Tuning:
     turn, or with `split_data_on_qps` all of them.
 
     With several workers a machine (`machine_size`, ranks numbered machine by machine) the network's all-reduce is
-    Parallel NetReduce: there are `machine_size` rings through the switch, each of one worker a machine.
+    Parallel NetReduce: there are `machine_size` rings through the switch, each of one worker a machine, and none of all
+    ranks. `Engine.use_machines` gives a group both.
     """
 
     channels: tuple[tuple[int, ...], ...] = ()
@@ -105,17 +115,20 @@ def _slice_count(length_bytes: int, slice_bytes: int = SLICE_BYTES) -> int:
 class HostPlan:
     """Schedules of one collective between hosts, and the scratch they need: elements of `dtype` by buffer name."""
 
-    def __init__(self, rank: int, world_size: int, dtype: np.dtype, tuning: Tuning) -> None:
+    def __init__(self, rank: int, world_size: int, dtype: np.dtype, tuning: Tuning, machines: Machines) -> None:
         self.rank = rank
         self.world_size = world_size
         self.dtype = dtype
         self.tuning = tuning
+        self.machines = machines
         self.scratch: dict[str, int] = {}
 
     def way(self, count: int, algorithm: Algorithm) -> Algorithm:
-        """The algorithm between hosts for an all-reduce of `count` elements: the one asked for, or the fastest."""
+        """The algorithm for an all-reduce of `count` elements: the one asked for, or the fastest between hosts."""
         if algorithm not in (Algorithm.AUTO, Algorithm.NETREDUCE):
             return algorithm
+        if self.machines.are_several_with_several:
+            return Algorithm.HIERARCHICAL
         return Algorithm(self.tuning.costs.fastest(self.world_size, count * self.dtype.itemsize))
 
     def all_reduce(self, source: Span, target: Span, way: Algorithm) -> tuple[Schedule, ...]:
@@ -130,26 +143,32 @@ class HostPlan:
         if way == Algorithm.CENTRAL:
             staging = self._scratch((world_size - 1) * source.count if rank == 0 else 0)
             return (central.all_reduce(rank, world_size, source, target, staging),)
-        if way == Algorithm.LEADERS:
-            return self._leaders_all_reduce(source, target)
+        if way in FOR_MACHINES:
+            return self._for_machines(source, target, way)
         return self._ring_all_reduce(source, target)
 
-    def _leaders_all_reduce(self, source: Span, target: Span) -> tuple[Schedule, ...]:
-        machine_size = self.tuning.machine_size
-        longest = -(-source.count // min(machine_size, self.world_size // machine_size))
-        lanes = _lane_count(longest * self.dtype.itemsize)
-        slices = _slice_count(longest * self.dtype.itemsize // lanes)
-        stagings = self._staging(lanes, 1, longest, slices)
-        return tuple(
-            hierarchical.leaders(self.rank, self.world_size, machine_size, given, taken, staging, slices=slices)
-            for given, taken, staging in zip(source.parts(lanes), target.parts(lanes), stagings, strict=True)
-        )
+    def _for_machines(self, source: Span, target: Span, way: Algorithm) -> tuple[Schedule, ...]:
+        """See `hierarchical`, whose ranks are places in the order of the machines.
 
-    def parallel_all_reduce(self, source: Span, target: Span) -> Schedule:
-        """See `hierarchical.parallel`. Without slices: inside a machine handshakes cost more than they hide."""
-        machine_size = self.tuning.machine_size
-        (staging,) = self._staging(1, 1, -(-source.count // machine_size), 1)
-        return hierarchical.parallel(self.rank, self.world_size, machine_size, source, target, staging, in_network=True)
+        Through the switch in one lane, so that the order of aggregates is certain, and without slices: inside a machine
+        handshakes cost more than they hide.
+        """
+        order, size = self.machines.order, self.machines.size
+        place = order.index(self.rank), len(order), size
+        lanes = slices = 1
+        longest = -(-source.count // size)
+        if way != Algorithm.PARALLEL:
+            longest = max(longest, -(-source.count // self.machines.count))
+            lanes = _lane_count(longest * self.dtype.itemsize)
+            slices = _slice_count(longest * self.dtype.itemsize // lanes)
+        stagings = self._staging(lanes, 1, longest, slices)
+        spans = zip(source.parts(lanes), target.parts(lanes), stagings, strict=True)
+        if way == Algorithm.LEADERS:
+            schedules = [hierarchical.leaders(*place, *part, slices=slices) for part in spans]
+        else:
+            in_network = way == Algorithm.PARALLEL
+            schedules = [hierarchical.parallel(*place, *part, in_network=in_network, slices=slices) for part in spans]
+        return tuple(in_order(order, schedule) for schedule in schedules)
 
     def _ring_all_reduce(self, source: Span, target: Span) -> tuple[Schedule, ...]:
         chunk_bytes = -(-source.count // self.world_size) * self.dtype.itemsize

@@ -13,9 +13,10 @@ from typing import TypeAlias
 import numpy as np
 
 from netreduce.collectives import innetwork, ring
-from netreduce.collectives.algorithms import Algorithm, HostPlan, Tuning
+from netreduce.collectives.algorithms import IN_NETWORK, Algorithm, HostPlan, Tuning
 from netreduce.collectives.arrays import blocks, flat
 from netreduce.collectives.fingerprint import Kind
+from netreduce.collectives.machines import Machines
 from netreduce.collectives.memory import Memory
 from netreduce.collectives.reductions import Reduction, ReductionPlan, check_dtype, divide, plan_reduction
 from netreduce.collectives.schedule import INPUT, OUTPUT, Receive, Round, Schedule, Send, Span
@@ -38,7 +39,7 @@ class Call:
     way: str = ""  # one of `fingerprint.WAYS`
     plan: ReductionPlan | None = None
     aggregates: bool = False  # whether the schedule gives its data to the switch
-    exchanges: bool = False  # whether one that does gives data to peers, too
+    across: bool = False  # whether it does so in the ring across machines, and gives data to peers, too
     at_end: Callable[[], None] | None = None  # what the host does with the result
     ring_bytes: float = 0.0  # what this rank would send if an in-network call went round a ring
 
@@ -55,16 +56,18 @@ class Caller:
         self.world_size = world_size
         self.algorithm = algorithm
         self.tuning = tuning
+        self.machines = Machines.regular(world_size, tuning.machine_size)
+        self._has_ring_of_all = tuning.machine_size == 1
 
     def all_reduce(self, array: np.ndarray, op: int, out: np.ndarray | None, algorithm: Algorithm | None) -> Call:
         plan = plan_reduction(array.dtype, Reduction(op), self.world_size)
         source, target, memory = self._in_and_out(array, out, plan, written=True)
         call = Call(Kind.ALL_REDUCE, array.dtype, memory, op=Reduction(op), plan=plan)
         if self._in_network(call, algorithm):
-            self._through_the_switch(call, source, target)
+            self._through_the_switch(call, source, target, algorithm)
             call.ring_bytes = 2 * (self.world_size - 1) / self.world_size * array.nbytes
             return call
-        self._between_hosts(call, source, target, algorithm)
+        self._between_ranks(call, source, target, algorithm)
         call.at_end = partial(divide, plan, memory[target.buffer].array)
         return call
 
@@ -112,9 +115,9 @@ class Caller:
         span = memory[INPUT].whole(INPUT)
         call = Call(Kind.BARRIER, token.dtype, memory, op=Reduction.SUM, plan=plan)
         if self._in_network(call, algorithm):
-            self._through_the_switch(call, span, span)
+            self._through_the_switch(call, span, span, Algorithm.NETREDUCE)
         else:
-            self._between_hosts(call, span, span, algorithm)
+            self._between_ranks(call, span, span, algorithm)
         call.at_end = partial(self._check_token, token)
         return call
 
@@ -178,21 +181,20 @@ class Caller:
         return Call(Kind.POINT_TO_POINT, dtype, memory, (iter((steps,)),))
 
     def _hosts(self, dtype: np.dtype) -> HostPlan:
-        return HostPlan(self.rank, self.world_size, dtype, self.tuning)
+        return HostPlan(self.rank, self.world_size, dtype, self.tuning, self.machines)
 
-    def _through_the_switch(self, call: Call, source: Span, target: Span) -> None:
+    def _through_the_switch(self, call: Call, source: Span, target: Span, algorithm: Algorithm | None) -> None:
         """Plan an all-reduce by the switch, with an exchange inside each machine if it has several workers."""
-        if self.tuning.machine_size == 1:
+        if self._has_ring_of_all and (
+            not self.machines.are_several_with_several or self._asked(algorithm) == Algorithm.NETREDUCE
+        ):
             call.schedules = (innetwork.all_reduce(self.world_size, source, target),)
             return
-        assert call.plan is not None
-        hosts = self._hosts(call.plan.element)
-        call.schedules = (hosts.parallel_all_reduce(source, target),)
-        call.exchanges, call.way = True, "parallel"
-        call.add_scratch(hosts)
+        call.across = True
+        self._between_ranks(call, source, target, Algorithm.PARALLEL)
 
-    def _between_hosts(self, call: Call, source: Span, target: Span, algorithm: Algorithm | None) -> None:
-        """Plan an all-reduce without the switch."""
+    def _between_ranks(self, call: Call, source: Span, target: Span, algorithm: Algorithm | None) -> None:
+        """Plan an all-reduce without the switch, or with transfers beside it."""
         assert call.plan is not None
         hosts = self._hosts(call.plan.element)
         way = hosts.way(source.count, self._asked(algorithm))
@@ -228,17 +230,27 @@ class Caller:
     def _in_network(self, call: Call, algorithm: Algorithm | None) -> bool:
         """Decide about a reduction, and note it in the call."""
         asked = self._asked(algorithm)
+        self._check_machines(asked)
         assert call.plan is not None
         assert call.op is not None
-        if asked == Algorithm.NETREDUCE and call.plan.switch is None:
+        if asked in (Algorithm.NETREDUCE, Algorithm.PARALLEL) and call.plan.switch is None:
             raise UnsupportedError(
                 f"the switch cannot do {call.op.name} of {call.dtype.name}: use the algorithm auto or ring"
             )
-        wanted = asked in (Algorithm.AUTO, Algorithm.NETREDUCE) and self.world_size > self.tuning.machine_size
-        if self.tuning.machine_size > 1 and call.kind not in (Kind.ALL_REDUCE, Kind.BARRIER):
-            wanted = False  # a ring through the switch has one worker of each machine
+        wanted = asked in IN_NETWORK and self.world_size > 1
+        if not self._has_ring_of_all and call.kind not in (Kind.ALL_REDUCE, Kind.BARRIER):
+            wanted = False  # the ring across machines lacks most ranks
+        if not (self._has_ring_of_all or self.machines.are_several_with_several):
+            wanted = False  # one machine: nothing is across
         call.aggregates = call.plan.switch is not None and wanted
         return call.aggregates
+
+    def _check_machines(self, asked: Algorithm) -> None:
+        if asked == Algorithm.PARALLEL and not self.machines.are_several_with_several:
+            raise ConfigurationError(
+                f"the algorithm {asked.value} needs several machines with several workers each, equally many; "
+                f"found {self.machines.describe()}"
+            )
 
     def _check_rank(self, rank: int, name: str) -> None:
         if not 0 <= rank < self.world_size:

@@ -14,17 +14,19 @@ import numpy as np
 
 from netreduce.collectives.algorithms import CHANNELS_MAX, Algorithm, Tuning
 from netreduce.collectives.calls import Arrays, Call, Caller
-from netreduce.collectives.executor import Executor
+from netreduce.collectives.executor import Executor, Ring
 from netreduce.collectives.fingerprint import Kind, fingerprint
 from netreduce.collectives.links import Links
+from netreduce.collectives.machines import Machines
 from netreduce.collectives.operation import Operation, Work
 from netreduce.collectives.queue_pairs import ACK_TIMEOUT
 from netreduce.collectives.reductions import Reduction
 from netreduce.collectives.schedule import Receive, Send
+from netreduce.collectives.shared import SharedConnection
 from netreduce.collectives.transport import COLLECTIVE_TAG
 from netreduce.errors import ConfigurationError, NetReduceError
 from netreduce.nic.verbs import Context
-from netreduce.wire.control import Endpoint, Geometry
+from netreduce.wire.control import Endpoint, Geometry, Message
 
 LANE_TAGS = CHANNELS_MAX
 """Tags of one collective: its lanes'."""
@@ -44,6 +46,8 @@ class Statistics:
     ring_bytes: float = 0.0  # what this rank would have sent for the in-network collectives, had they gone round a ring
     peer_bytes_sent: int = 0
     peer_bytes_received: int = 0
+    shared_bytes_sent: int = 0  # to ranks of the same machine
+    shared_bytes_received: int = 0
 
 
 class Engine:
@@ -72,7 +76,8 @@ class Engine:
         self.error: BaseException | None = None
         tuning.check(world_size)
         self._links = Links(context, rank, world_size, geometry, tuning, seed, ack_timeout)
-        self._executor = Executor(self._links.pd, self._links.peers, self._links.path)
+        self._executor = Executor(dict(self._links.peers), self.ring)
+        self._shared: dict[int, SharedConnection] = {}
         self._caller = Caller(rank, world_size, algorithm, tuning)
         self._sequence = itertools.count()
         self._statistics = Statistics()
@@ -92,6 +97,35 @@ class Engine:
         """
         self._links.connect(ring_id, endpoints)
         self._connected = True
+
+    @property
+    def ring(self) -> Ring:
+        """This engine's way through the switch."""
+        return Ring(self._links.pd, self._links.path)
+
+    def use_machines(self, machines: Machines, across: Ring, shared: dict[int, SharedConnection]) -> None:
+        """Take what the schedules for machines need: before the first collective, and on all ranks.
+
+        `across` is the ring of an engine whose group is `machines.across(rank)`, over the same NIC; `shared` are the
+        connections to the other ranks of this machine, which take all transfers to these from now on.
+        """
+        self._caller.machines = machines
+        self._executor.across = across
+        self._executor.peers.update(shared)
+        self._shared = shared
+
+    def hear(self, mate: int, word: Message) -> None:
+        """Take what rank `mate` of this machine says about a transfer."""
+        if self.error is not None:
+            return
+        try:
+            self._shared[mate].hear(word)
+        except NetReduceError as error:
+            self.fail(error)
+
+    def waits_for_mates(self) -> list[int]:
+        """Ranks of this machine that owe an answer."""
+        return [rank for rank, connection in self._shared.items() if connection.is_waiting]
 
     def progress(self, now_ps: int) -> bool:
         """Take what the NIC has completed and post what is due; whether anything happened.
@@ -131,6 +165,8 @@ class Engine:
         statistics.in_network_bytes_received = path.bytes_received
         statistics.peer_bytes_sent = sum(peer.sends.bytes_sent for peer in peers)
         statistics.peer_bytes_received = sum(peer.receives.bytes_received for peer in peers)
+        statistics.shared_bytes_sent = sum(mate.sends.bytes_sent for mate in self._shared.values())
+        statistics.shared_bytes_received = sum(mate.receives.bytes_received for mate in self._shared.values())
         return statistics
 
     # Reductions. `op` is a `Reduction` (or wire.ina.ReduceOp); `algorithm` overrides the engine's for one call.

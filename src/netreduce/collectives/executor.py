@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
+from typing import NamedTuple, Protocol
 
 from netreduce.collectives.aggregation import Aggregation, AggregationPath
 from netreduce.collectives.memory import Memory
 from netreduce.collectives.operation import Lane, Work
 from netreduce.collectives.reductions import ReductionPlan, combine, divide
 from netreduce.collectives.schedule import DISCARD, Aggregate, Copy, Receive, Reduce, Send, Span, Step
-from netreduce.collectives.transport import PeerConnection, Transfer
+from netreduce.collectives.transport import Transfer
 from netreduce.errors import VerbsError
 from netreduce.nic.verbs import PD
 
@@ -24,13 +25,43 @@ WAITING_MAX = 65536
 """Calls that may wait for their start."""
 
 
-class Executor:
-    """The work of one engine. `peers` are its connections by rank, `path` leads through the switch."""
+class Side(Protocol):
+    """Sends to a peer, or receives from it."""
 
-    def __init__(self, pd: PD, peers: dict[int, PeerConnection], path: AggregationPath) -> None:
-        self._pd = pd
-        self._peers = peers
-        self._path = path
+    def add(self, transfer: Transfer) -> None:
+        """Begin `transfer`, now or as soon as may be."""
+
+
+class Connection(Protocol):
+    """A way to another rank."""
+
+    @property
+    def receives(self) -> Side:
+        """What comes from it."""
+
+    @property
+    def sends(self) -> Side:
+        """What goes there."""
+
+
+class Ring(NamedTuple):
+    """A way through the switch, and what the memory must be registered with that takes it."""
+
+    pd: PD
+    path: AggregationPath
+
+
+class Executor:
+    """The work of one engine. `peers` are its connections by rank, `ring` leads through the switch.
+
+    `across` is the ring of Parallel NetReduce, that of the workers of equal number on all machines: the same one,
+    unless it is set to another engine's.
+    """
+
+    def __init__(self, peers: dict[int, Connection], ring: Ring) -> None:
+        self.peers = peers
+        self.across = ring
+        self._ring = ring
         self._waiting: deque[Work] = deque()
         self._running: dict[int, Work] = {}
         self._collectives_running = 0
@@ -51,7 +82,7 @@ class Executor:
         worked = bool(self._ready)
         while self._ready:
             self._advance(self._ready.popleft())
-        return self._path.pump() or worked
+        return self._ring.path.pump() or worked
 
     def fail(self, error: BaseException) -> None:
         """End all work with `error`."""
@@ -70,19 +101,19 @@ class Executor:
             self._launch(self._waiting.popleft())
 
     def _launch(self, work: Work) -> None:
-        assert not work.call.aggregates or len(work.call.schedules) == 1
+        call = work.call
+        ring = self.across if call.across else self._ring
         try:
-            for memory in work.call.memory.values():
-                memory.register(self._pd, for_peers=work.call.exchanges or not work.call.aggregates)
+            for memory in call.memory.values():
+                memory.register(ring.pd, for_peers=call.across or not call.aggregates)
         except VerbsError:
             work.release()
             raise
         self._running[id(work)] = work
-        work.open_lanes = len(work.call.schedules)
-        if work.call.aggregates:
-            work.turn = self._path.take_turn()
-        for number, schedule in enumerate(work.call.schedules):
-            self._ready.append(Lane(work, schedule, work.tag + number))
+        work.open_lanes = len(call.schedules)
+        for number, schedule in enumerate(call.schedules):
+            turn = ring.path.take_turn() if call.aggregates else None
+            self._ready.append(Lane(work, schedule, work.tag + number, turn))
 
     def _advance(self, lane: Lane) -> None:
         """Start rounds until one has to wait."""
@@ -90,23 +121,23 @@ class Executor:
         while not lane.remaining:
             steps = lane.take_round()
             if steps is None:
-                if work.turn is not None:
-                    work.turn.closed = True
+                if lane.turn is not None:
+                    lane.turn.closed = True
                 self._finish_lane(work)
                 return
             lane.remaining = sum(not isinstance(step, Reduce | Copy) for step in steps)
             for step in steps:
                 self._start_step(lane, step)
-            if lane.next_round is None and work.turn is not None:
-                work.turn.closed = True
+            if lane.next_round is None and lane.turn is not None:
+                lane.turn.closed = True
 
     def _start_step(self, lane: Lane, step: Step) -> None:
         memory, plan = lane.work.call.memory, lane.work.call.plan
         match step:
             case Receive(peer, span):
-                self._peers[peer].receives.add(self._transfer(lane, span))
+                self.peers[peer].receives.add(self._transfer(lane, span))
             case Send(peer, span):
-                self._peers[peer].sends.add(self._transfer(lane, span))
+                self.peers[peer].sends.add(self._transfer(lane, span))
             case Aggregate(source, target):
                 self._aggregate(lane, source, target)
             case Reduce(left, right, target):
@@ -123,7 +154,7 @@ class Executor:
         return Transfer(memory.address_of(span), size_bytes, memory.key, lane.tag, lane.work.fingerprint, done)
 
     def _aggregate(self, lane: Lane, source: Span, target: Span) -> None:
-        turn, memory, plan = lane.work.turn, lane.work.call.memory, lane.work.call.plan
+        turn, memory, plan = lane.turn, lane.work.call.memory, lane.work.call.plan
         assert turn is not None
         assert plan is not None
         assert plan.switch is not None

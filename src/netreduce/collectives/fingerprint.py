@@ -32,7 +32,7 @@ class Kind(IntEnum):
         return self.name.lower()
 
 
-WAYS = ("", "ring", "tree", "halving", "central", "leaders", "parallel")
+WAYS = ("", "ring", "tree", "halving", "central", "leaders", "hierarchical", "parallel")
 """Algorithms by which hosts exchange data, where there is a choice; "" where there is none."""
 
 

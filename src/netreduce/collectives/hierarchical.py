@@ -88,6 +88,8 @@ def parallel(
     """Reduce-scatter inside, all-reduce of each worker's share between the machines, all-gather inside.
 
     The share of worker w goes round the ring of all workers w, or, `in_network`, is aggregated as ring number w.
+    `in_network`, chunk c (of n) is added in this order, whatever arrives first: inside each machine worker c, c + 1 and
+    so on round to c - 1, who owns the chunk; then machine by machine.
     """
     worker, machine, machines, inside, across = _places(rank, world_size, machine_size)
     inputs, chunks = source.parts(machine_size), target.parts(machine_size)

@@ -50,13 +50,12 @@ class Operation:
 
 @dataclass(slots=True)
 class Work:
-    """A call under way. One that aggregates has one lane, so that the order of its aggregates is certain."""
+    """A call under way."""
 
     operation: Operation
     call: Call
     fingerprint: int
     tag: int  # of lane 0; the others' follow
-    turn: Turn | None = None
     open_lanes: int = 0
 
     def release(self) -> None:
@@ -66,14 +65,18 @@ class Work:
 
 
 class Lane:
-    """One schedule of a work: the round that is under way, and the next one, which is read ahead."""
+    """One schedule of a work: the round that is under way, and the next one, which is read ahead.
 
-    __slots__ = ("next_round", "remaining", "schedule", "tag", "work")
+    If it aggregates, `turn` is its place in the order of aggregations.
+    """
 
-    def __init__(self, work: Work, schedule: Schedule, tag: int) -> None:
+    __slots__ = ("next_round", "remaining", "schedule", "tag", "turn", "work")
+
+    def __init__(self, work: Work, schedule: Schedule, tag: int, turn: Turn | None) -> None:
         self.work = work
         self.schedule = schedule
         self.tag = tag
+        self.turn = turn
         self.remaining = 0
         self.next_round: Round | None = next(schedule, None)
 

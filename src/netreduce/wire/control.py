@@ -25,6 +25,7 @@ Address = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 RemoteKey = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Rank = Annotated[int, Meta(ge=0, lt=RANKS_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
+MachineName = Annotated[str, Meta(max_length=200)]
 Description = Annotated[str, Meta(max_length=1000)]
 
 
@@ -55,6 +56,8 @@ class Endpoint(Struct, frozen=True):
     fifo_addresses: tuple[Address, ...] = ()  # per peer rank: where that peer writes its clear-to-send slots
     fifo_rkeys: tuple[RemoteKey, ...] = ()
     splits_data: bool = False  # whether point-to-point data is split over the queue pairs of a connection
+    machine: MachineName = ""  # ranks of equal name are on one machine; empty: it does not say
+    door: MachineName = ""  # where the other ranks of its machine can connect
 
 
 class Attach(Struct, tag=True):
@@ -263,6 +266,41 @@ class Statistics(Struct, tag=True):
     ports: dict[str, dict[str, int]]
 
 
+class Mate(Struct, tag=True):
+    """First message between two ranks of one machine, with a descriptor of the memory that the sender fills."""
+
+    ring_id: int
+    rank: Rank
+
+
+class Wanted(Struct, tag=True):
+    """A rank asks its mate to send: request number `index`, from 1, of `size_bytes` under `tag`."""
+
+    index: Count
+    tag: Count
+    fingerprint: Count
+    size_bytes: Count
+
+
+class Filled(Struct, tag=True):
+    """The next place of the shared memory holds the next `length` bytes of what request `index` asked for."""
+
+    index: Count
+    length: Count
+
+
+class Freed(Struct, tag=True):
+    """The oldest filled place is empty again."""
+
+
+class Declined(Struct, tag=True):
+    """Request `index` meets something else: what the other side would have sent."""
+
+    index: Count
+    fingerprint: Count
+    size_bytes: Count
+
+
 class Ok(Struct, tag=True):
     """Done."""
 
@@ -270,7 +308,7 @@ class Ok(Struct, tag=True):
 Message = (
     Attach | Attached | Present | Hello | Join | Gathering | Joined | Ready | Go | Leave | Left | Closed | Report
     | Refused | PeerLost | Mismatch | Waiting | Register | Registered | Unregister | RingsRequest | Rings
-    | StatisticsRequest | Statistics | Ok
+    | StatisticsRequest | Statistics | Mate | Wanted | Filled | Freed | Declined | Ok
 )  # fmt: skip
 
 _encoder = msgspec.json.Encoder()
