@@ -1,8 +1,9 @@
 """The compiled subset: one decorator, and the few leaf primitives that need two bodies.
 
 Per-packet code is written once, as plain functions over NumPy record tables. `compiled` hands them to Numba;
-with ``NUMBA_DISABLE_JIT=1`` the very same lines run as ordinary Python. Only what touches raw memory or a
-library (`memory_at`, `crc32`, the half-precision conversions) has a Python body and a Numba overload side by side.
+with ``NUMBA_DISABLE_JIT=1`` the very same lines run as ordinary Python, and Numba need not be installed. Only what
+touches raw memory or a library (`memory_at`, `fence`, `crc32`, the half-precision conversions) has a Python body and a
+Numba overload side by side.
 """
 
 from __future__ import annotations
@@ -16,18 +17,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import llvmlite.binding
-import numba
 import numpy as np
 from isal import isal_zlib
-from numba import types
-from numba.core import config
-from numba.extending import lower_builtin, overload, type_callable
-from numba.np.arrayobj import populate_array
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-JIT_DISABLED: bool = bool(config.DISABLE_JIT)
+JIT_DISABLED: bool = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+if not JIT_DISABLED:
+    import llvmlite.binding
+    import numba
+    from numba import types
+    from numba.core import config
+    from numba.extending import lower_builtin, overload, type_callable
+    from numba.np.arrayobj import populate_array
+
+    JIT_DISABLED = bool(config.DISABLE_JIT)  # Numba's own settings may say so as well
 
 
 def _source_digest() -> str:
@@ -36,7 +40,8 @@ def _source_digest() -> str:
     Numba checks only the file of the outermost function, so an edit of an inner one would go unnoticed;
     with the digest in the directory's name, a changed source never meets an old binary.
     """
-    digest = hashlib.sha256(f"{numba.__version__} {np.__version__}".encode())
+    numba_version = "none" if JIT_DISABLED else numba.__version__
+    digest = hashlib.sha256(f"{numba_version} {np.__version__}".encode())
     package = Path(__file__).parent
     for layer in ("compiled.py", "wire", "trace", "nic", "switch", "fabric", "rivals"):
         root = package / layer
@@ -116,26 +121,6 @@ def memory_at(address: int, length: int) -> np.ndarray:
     return np.frombuffer((ctypes.c_uint8 * int(length)).from_address(int(address)), np.uint8)
 
 
-@type_callable(memory_at)
-def _type_memory_at(context: Any) -> Any:
-    def typer(address: Any, length: Any) -> Any:
-        return types.Array(types.uint8, 1, "C")
-
-    return typer
-
-
-@lower_builtin(memory_at, types.Integer, types.Integer)
-def _lower_memory_at(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    address, length = (
-        context.cast(builder, value, kind, types.intp) for value, kind in zip(arguments, signature.args, strict=True)
-    )
-    array = context.make_array(signature.return_type)(context, builder)
-    one = context.get_constant(types.intp, 1)
-    data = builder.inttoptr(address, array.data.type)
-    populate_array(array, data=data, shape=[length], strides=[one], itemsize=one, meminfo=None)
-    return array._getvalue()
-
-
 def fence() -> None:
     """Keep what comes before, in memory, before what comes after: for memory that another process sees, too."""
     with _fence_lock:  # any lock's instructions are a full fence
@@ -145,35 +130,9 @@ def fence() -> None:
 _fence_lock = threading.Lock()
 
 
-@type_callable(fence)
-def _type_fence(context: Any) -> Any:
-    return lambda: types.none
-
-
-@lower_builtin(fence)
-def _lower_fence(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    builder.fence("seq_cst")
-    return context.get_dummy_value()
-
-
-# ISA-L's CRC-32 (the zlib polynomial) is exported by the extension module of the `isal` wheel: 30 ns a KiB,
-# against 670 ns for zlib's. A symbol added to LLVM by name stays cacheable; a ctypes pointer would not.
-_isal_library = ctypes.CDLL(isal_zlib.__file__)
-llvmlite.binding.add_symbol("netreduce_crc32", ctypes.cast(_isal_library.crc32_gzip_refl, ctypes.c_void_p).value)
-_isal_crc32 = types.ExternalFunction("netreduce_crc32", types.uint32(types.uint32, types.uint64, types.uint64))
-
-
 def crc32(data: np.ndarray, value: int) -> int:
     """CRC-32 as `zlib.crc32(data, value)`; `data` is a contiguous uint8 array."""
     return int(isal_zlib.crc32(data, int(value)))
-
-
-@overload(crc32)
-def _crc32_compiled(data: Any, value: Any) -> Any:
-    def implementation(data: Any, value: Any) -> Any:
-        return _isal_crc32(np.uint32(value), np.uint64(data.ctypes.data), np.uint64(data.size))
-
-    return implementation
 
 
 def copy_bytes(target: np.ndarray, target_at: int, source: np.ndarray, source_at: int, count: int) -> None:
@@ -184,12 +143,55 @@ def copy_bytes(target: np.ndarray, target_at: int, source: np.ndarray, source_at
     target[target_at : target_at + count] = source[source_at : source_at + count]
 
 
-@overload(copy_bytes)
-def _copy_bytes_compiled(target: Any, target_at: Any, source: Any, source_at: Any, count: Any) -> Any:
-    def implementation(target: Any, target_at: Any, source: Any, source_at: Any, count: Any) -> None:
-        part_of_target = target[target_at : target_at + count]
-        part_of_source = source[source_at : source_at + count]
-        for i in range(count):  # an index that may be negative, as `target_at + i`, would not vectorise
-            part_of_target[i] = part_of_source[i]
+if not JIT_DISABLED:  # the bodies that Numba takes instead of those above
 
-    return implementation
+    @type_callable(memory_at)
+    def _type_memory_at(context: Any) -> Any:
+        def typer(address: Any, length: Any) -> Any:
+            return types.Array(types.uint8, 1, "C")
+
+        return typer
+
+    @lower_builtin(memory_at, types.Integer, types.Integer)
+    def _lower_memory_at(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address, length = (
+            context.cast(builder, value, kind, types.intp)
+            for value, kind in zip(arguments, signature.args, strict=True)
+        )
+        array = context.make_array(signature.return_type)(context, builder)
+        one = context.get_constant(types.intp, 1)
+        data = builder.inttoptr(address, array.data.type)
+        populate_array(array, data=data, shape=[length], strides=[one], itemsize=one, meminfo=None)
+        return array._getvalue()
+
+    @type_callable(fence)
+    def _type_fence(context: Any) -> Any:
+        return lambda: types.none
+
+    @lower_builtin(fence)
+    def _lower_fence(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    # ISA-L's CRC-32 (the zlib polynomial) is exported by the extension module of the `isal` wheel: 30 ns a KiB,
+    # against 670 ns for zlib's. A symbol added to LLVM by name stays cacheable; a ctypes pointer would not.
+    _isal_library = ctypes.CDLL(isal_zlib.__file__)
+    llvmlite.binding.add_symbol("netreduce_crc32", ctypes.cast(_isal_library.crc32_gzip_refl, ctypes.c_void_p).value)
+    _isal_crc32 = types.ExternalFunction("netreduce_crc32", types.uint32(types.uint32, types.uint64, types.uint64))
+
+    @overload(crc32)
+    def _crc32_compiled(data: Any, value: Any) -> Any:
+        def implementation(data: Any, value: Any) -> Any:
+            return _isal_crc32(np.uint32(value), np.uint64(data.ctypes.data), np.uint64(data.size))
+
+        return implementation
+
+    @overload(copy_bytes)
+    def _copy_bytes_compiled(target: Any, target_at: Any, source: Any, source_at: Any, count: Any) -> Any:
+        def implementation(target: Any, target_at: Any, source: Any, source_at: Any, count: Any) -> None:
+            part_of_target = target[target_at : target_at + count]
+            part_of_source = source[source_at : source_at + count]
+            for i in range(count):  # an index that may be negative, as `target_at + i`, would not vectorise
+                part_of_target[i] = part_of_source[i]
+
+        return implementation

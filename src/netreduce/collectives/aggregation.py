@@ -14,16 +14,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from netreduce.collectives.provider import CQ, PD
 from netreduce.collectives.queue_pairs import connect_queue_pair, make_queue_pair
 from netreduce.collectives.window import MessageWindow
 from netreduce.errors import NetReduceError
 from netreduce.nic.verbs import (
-    CQ,
     IBV_ACCESS_LOCAL_WRITE,
     IBV_SEND_SIGNALED,
     IBV_WR_SEND,
-    MR,
-    PD,
     SGE,
     WC,
     RecvWR,
@@ -101,7 +99,7 @@ class AggregationPath:
         self._turns: deque[Turn] = deque()
         self._messages: list[_Message | None] = [None] * depth
         self._memory = np.zeros(2 * depth * INA_BYTES + geometry.message_data_bytes, np.uint8)
-        self._mr = MR(pd, self._memory.nbytes, IBV_ACCESS_LOCAL_WRITE, address=self._memory.ctypes.data)
+        self._mr = pd.verbs.MR(pd, self._memory.nbytes, IBV_ACCESS_LOCAL_WRITE, address=self._memory.ctypes.data)
         # Headers to send, headers received, and room for one message that nobody wants.
         base, places = int(self._memory.ctypes.data), range(0, depth * INA_BYTES, INA_BYTES)
         received = depth * INA_BYTES

@@ -19,13 +19,13 @@ from netreduce.collectives.fingerprint import Kind, fingerprint
 from netreduce.collectives.links import Links
 from netreduce.collectives.machines import Machines
 from netreduce.collectives.operation import Operation, Work
+from netreduce.collectives.provider import Context
 from netreduce.collectives.queue_pairs import ACK_TIMEOUT
 from netreduce.collectives.reductions import Reduction
 from netreduce.collectives.schedule import Receive, Send
 from netreduce.collectives.shared import SharedConnection
 from netreduce.collectives.transport import COLLECTIVE_TAG
 from netreduce.errors import ConfigurationError, NetReduceError
-from netreduce.nic.verbs import Context
 from netreduce.wire.control import Endpoint, Geometry, Message
 
 LANE_TAGS = CHANNELS_MAX

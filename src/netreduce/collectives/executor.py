@@ -13,11 +13,11 @@ from typing import NamedTuple, Protocol
 from netreduce.collectives.aggregation import Aggregation, AggregationPath
 from netreduce.collectives.memory import Memory
 from netreduce.collectives.operation import Lane, Work
+from netreduce.collectives.provider import PD
 from netreduce.collectives.reductions import ReductionPlan, combine, divide
 from netreduce.collectives.schedule import DISCARD, Aggregate, Copy, Receive, Reduce, Send, Span, Step
 from netreduce.collectives.transport import Transfer
 from netreduce.errors import VerbsError
-from netreduce.nic.verbs import PD
 
 COLLECTIVES_MAX = 32
 """Collectives that run at the same time; later calls wait. With this, their receives always find a slot."""

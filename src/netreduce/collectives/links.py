@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from netreduce.collectives.aggregation import AggregationPath
 from netreduce.collectives.algorithms import Tuning
 from netreduce.collectives.data_stream import WRITES_IN_FLIGHT
+from netreduce.collectives.provider import CQ, QP, Context
 from netreduce.collectives.queue_pairs import connect_queue_pair, make_queue_pair
 from netreduce.collectives.slots import FIFO_SLOTS
 from netreduce.collectives.transport import SEND_QUEUE_DEPTH, PeerConnection
 from netreduce.errors import CompletionError, ConfigurationError
 from netreduce.nic.verbs import (
-    CQ,
     IBV_QP_STATE,
     IBV_QPS_ERR,
     IBV_WC_LOC_PROT_ERR,
@@ -24,10 +24,7 @@ from netreduce.nic.verbs import (
     IBV_WC_RNR_RETRY_EXC_ERR,
     IBV_WC_SUCCESS,
     IBV_WC_WR_FLUSH_ERR,
-    PD,
-    QP,
     WC,
-    Context,
     QPAttr,
     wc_status_to_str,
 )
@@ -73,13 +70,13 @@ class Links:
     ) -> None:
         self.rank = rank
         self.world_size = world_size
-        self._nic = context.nic
+        self._context = context
         self._geometry = geometry
         self._tuning = tuning
         self._ack_timeout = ack_timeout
         psns = random.Random(seed * (1 << 16) + rank)
-        self.pd = PD(context)
-        self._ring_cq = CQ(context, 2 * geometry.message_window + 2)
+        self.pd = context.verbs.PD(context)
+        self._ring_cq = context.verbs.CQ(context, 2 * geometry.message_window + 2)
         first_psn = psns.randrange(PSN_MASK + 1)
         self._ring = tuning.ring_members(rank, world_size)
         self._ring_number = rank % tuning.machine_size
@@ -90,7 +87,7 @@ class Links:
         qps = tuning.qps_per_connection
         peers_per_cq = QUEUE_PAIRS_PER_CQ // qps
         groups = [others[start : start + peers_per_cq] for start in range(0, len(others), peers_per_cq)]
-        self._peer_cqs = [CQ(context, len(group) * qps * COMPLETIONS_PER_QUEUE_PAIR) for group in groups]
+        self._peer_cqs = [context.verbs.CQ(context, len(group) * qps * COMPLETIONS_PER_QUEUE_PAIR) for group in groups]
         self.peers = {
             peer: PeerConnection(self.pd, self._make_peer_qps(cq), rank, peer, splits=tuning.split_data_on_qps)
             for cq, group in zip(self._peer_cqs, groups, strict=True)
@@ -111,8 +108,8 @@ class Links:
         peers = self.peers
         return Endpoint(
             rank=self.rank,
-            ip=self._nic.ip,
-            mac=self._nic.mac,
+            ip=self._context.ip,
+            mac=self._context.mac,
             successor_qpn=self.path.successor_qp.qp_num,
             predecessor_qpn=self.path.predecessor_qp.qp_num,
             first_psn=self.path.first_psn,

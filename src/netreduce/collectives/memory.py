@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from netreduce.collectives.provider import MR, PD
 from netreduce.collectives.schedule import Span
-from netreduce.nic.verbs import IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, MR, PD
+from netreduce.nic.verbs import IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE
 
 
 class Memory:
@@ -26,7 +27,7 @@ class Memory:
         """Let the NIC read and write it; and peers write into it, if they are told the key."""
         if self.array.nbytes:
             access = IBV_ACCESS_LOCAL_WRITE | (IBV_ACCESS_REMOTE_WRITE if for_peers else 0)
-            self._mr = MR(pd, self.array.nbytes, access, address=self.address)
+            self._mr = pd.verbs.MR(pd, self.array.nbytes, access, address=self.address)
             self.key = self._mr.lkey
 
     def release(self) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from netreduce.collectives.provider import CQ, PD, QP
 from netreduce.nic.verbs import (
-    CQ,
     GID,
     IBV_ACCESS_LOCAL_WRITE,
     IBV_ACCESS_REMOTE_WRITE,
@@ -13,8 +13,6 @@ from netreduce.nic.verbs import (
     IBV_MTU_2048,
     IBV_MTU_4096,
     IBV_QPT_RC,
-    PD,
-    QP,
     AHAttr,
     GlobalRoute,
     QPAttr,
@@ -34,7 +32,7 @@ PATH_MTUS = {256: IBV_MTU_256, 512: IBV_MTU_512, 1024: IBV_MTU_1024, 2048: IBV_M
 def make_queue_pair(pd: PD, cq: CQ, *, send_depth: int, receive_depth: int, sges: int = 1) -> QP:
     """An RC queue pair in RESET whose completions all go to `cq`; only flagged sends complete visibly."""
     capacity = QPCap(max_send_wr=send_depth, max_recv_wr=receive_depth, max_send_sge=sges, max_recv_sge=sges)
-    return QP(pd, QPInitAttr(qp_type=IBV_QPT_RC, scq=cq, rcq=cq, cap=capacity, sq_sig_all=0))
+    return pd.verbs.QP(pd, QPInitAttr(qp_type=IBV_QPT_RC, scq=cq, rcq=cq, cap=capacity, sq_sig_all=0))
 
 
 def connect_queue_pair(

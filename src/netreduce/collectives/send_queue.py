@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from netreduce.nic.verbs import IBV_SEND_SIGNALED, QP, SGE, SendWR
+from netreduce.collectives.provider import QP
+from netreduce.nic.verbs import IBV_SEND_SIGNALED, SGE, SendWR
 
 
 class SendQueue:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from netreduce.nic.verbs import IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, MR, PD
+from netreduce.collectives.provider import PD
+from netreduce.nic.verbs import IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE
 
 FIFO_SLOTS = 256
 """Receives that may be outstanding per pair of ranks: NCCL's 32 requests of 8 buffers each."""
@@ -42,8 +43,8 @@ class SlotMemory:
         self.outbox = np.zeros(FIFO_SLOTS + 1, SLOT)
         self._inbox_words = self.inbox.view(np.uint64).data
         access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE
-        self.inbox_mr = MR(pd, self.inbox.nbytes, access, address=self.inbox.ctypes.data)
-        self.outbox_mr = MR(pd, self.outbox.nbytes, IBV_ACCESS_LOCAL_WRITE, address=self.outbox.ctypes.data)
+        self.inbox_mr = pd.verbs.MR(pd, self.inbox.nbytes, access, address=self.inbox.ctypes.data)
+        self.outbox_mr = pd.verbs.MR(pd, self.outbox.nbytes, IBV_ACCESS_LOCAL_WRITE, address=self.outbox.ctypes.data)
         self._outbox_address = int(self.outbox.ctypes.data)
 
     def is_fresh(self, index: int) -> bool:

@@ -22,6 +22,7 @@ import numpy as np
 
 from netreduce.collectives.data_stream import DataStream, Part
 from netreduce.collectives.fingerprint import describe
+from netreduce.collectives.provider import PD, QP
 from netreduce.collectives.send_queue import SendQueue
 from netreduce.collectives.slots import (
     FIFO_SLOTS,
@@ -37,8 +38,6 @@ from netreduce.nic.verbs import (
     IBV_WC_RECV_RDMA_WITH_IMM,
     IBV_WR_RDMA_WRITE,
     IBV_WR_RDMA_WRITE_WITH_IMM,
-    PD,
-    QP,
     WC,
     RecvWR,
 )

@@ -5,14 +5,11 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from netreduce.errors import VerbsError
 from netreduce.nic.enums import Mtu, QpState, QpType, SendFlag, WcStatus, WrOpcode
 from netreduce.wire.packet import IPV4_MAPPED
-
-if TYPE_CHECKING:
-    from netreduce.nic.device import CQ
 
 __all__ = [
     "GID", "SGE", "WC", "AHAttr", "AsyncEvent", "GlobalRoute", "QPAttr", "QPCap", "QPInitAttr", "RecvWR", "SendWR",
@@ -77,12 +74,15 @@ class QPCap:
 
 @dataclass
 class QPInitAttr:
-    """What a queue pair is created with. `sq_sig_all` makes every send work request complete visibly."""
+    """What a queue pair is created with. `sq_sig_all` makes every send work request complete visibly.
+
+    `scq` and `rcq` are completion queues of the provider that makes the queue pair.
+    """
 
     qp_type: int = QpType.IBV_QPT_RC
     qp_context: object = None
-    scq: CQ | None = None
-    rcq: CQ | None = None
+    scq: Any = None
+    rcq: Any = None
     srq: None = None
     cap: QPCap = field(default_factory=QPCap)
     sq_sig_all: int = 1
@@ -188,8 +188,8 @@ class AsyncEvent(NamedTuple):
 
 
 def wc_status_to_str(status: int) -> str:
-    """The verbs name of a completion status."""
-    return WcStatus(status).name
+    """The verbs name of a completion status; of one that only other NICs give, its number."""
+    return WcStatus(status).name if status in WcStatus._value2member_map_ else f"work completion status {status}"
 
 
 def ip_to_number(ip: str) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -71,7 +71,15 @@ class Context(Resource):
     def __init__(self, nic: Nic) -> None:
         super().__init__()
         self.nic = nic
+        self.ip, self.mac = nic.ip, nic.mac
         self._pd_numbers = itertools.count(1)
+
+    @property
+    def verbs(self) -> Any:
+        """The module `netreduce.nic.verbs`, whose classes take this context."""
+        from netreduce.nic import verbs
+
+        return verbs
 
     def next_pd(self) -> int:
         """A number for a protection domain."""
@@ -95,6 +103,7 @@ class PD(Resource):
         super().__init__()
         self._belongs_to(creator)
         self.nic = creator.nic
+        self.verbs = creator.verbs
         self.number = creator.next_pd()
 
 

@@ -56,18 +56,22 @@ class AccessFlag(IntFlag):
 
 
 class WcStatus(IntEnum):
-    """Statuses of work completions."""
+    """Statuses of work completions that the embedded NIC gives, and those that RDMA devices add for the same faults."""
 
     IBV_WC_SUCCESS = 0
     IBV_WC_LOC_LEN_ERR = 1
     IBV_WC_LOC_QP_OP_ERR = 2
     IBV_WC_LOC_PROT_ERR = 4
     IBV_WC_WR_FLUSH_ERR = 5
+    IBV_WC_BAD_RESP_ERR = 7
+    IBV_WC_LOC_ACCESS_ERR = 8
     IBV_WC_REM_INV_REQ_ERR = 9
     IBV_WC_REM_ACCESS_ERR = 10
     IBV_WC_REM_OP_ERR = 11
     IBV_WC_RETRY_EXC_ERR = 12
     IBV_WC_RNR_RETRY_EXC_ERR = 13
+    IBV_WC_FATAL_ERR = 19
+    IBV_WC_GENERAL_ERR = 21
 
 
 class WcOpcode(IntEnum):
@@ -146,11 +150,15 @@ IBV_SEND_FENCE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_SEND_INLINE = SendFla
     IBV_WC_LOC_QP_OP_ERR,
     IBV_WC_LOC_PROT_ERR,
     IBV_WC_WR_FLUSH_ERR,
+    IBV_WC_BAD_RESP_ERR,
+    IBV_WC_LOC_ACCESS_ERR,
     IBV_WC_REM_INV_REQ_ERR,
     IBV_WC_REM_ACCESS_ERR,
     IBV_WC_REM_OP_ERR,
     IBV_WC_RETRY_EXC_ERR,
     IBV_WC_RNR_RETRY_EXC_ERR,
+    IBV_WC_FATAL_ERR,
+    IBV_WC_GENERAL_ERR,
 ) = WcStatus
 IBV_WC_SEND, IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM = WcOpcode
 IBV_WC_GRH, IBV_WC_WITH_IMM = WcFlag

@@ -10,6 +10,8 @@ from netreduce.runtime.cable import ADDRESS_SCHEME, connect
 from netreduce.runtime.control_channel import ControlChannel, StreamChannel
 
 TOKEN_VARIABLE = "NETREDUCE_TOKEN"
+INTERFACE_VARIABLE = "NETREDUCE_INTERFACE"
+"""Names the interface on the switch's network, instead of the one that the route to the switch takes."""
 CONNECT_TIMEOUT_S = 10.0
 
 
@@ -24,6 +26,16 @@ def host_and_port(address: str) -> tuple[str, int]:
     if not (colon and host and port.isdecimal() and 0 < int(port) < 1 << 16):
         raise ConfigurationError(f"switch address {address!r}: want {ADDRESS_SCHEME}NAME or HOST:PORT")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def source_ip(address: str) -> str:
+    """This host's IPv4 address on the way to the switch at ``HOST:PORT``; `ConfigurationError` if there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(host_and_port(address))  # sends nothing, but asks for the route
+        except OSError as error:
+            raise ConfigurationError(f"no route to the switch at {address}: {error.strerror}") from error
+        return str(probe.getsockname()[0])
 
 
 def token_from_environment() -> str:

@@ -84,15 +84,17 @@ class Communicator:
         world_size: int | None = None,
         *,
         group: str = "world",
+        provider: str | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         geometry: Geometry | None = None,
         tuning: Tuning = Tuning(),  # noqa: B008 (immutable)
     ) -> Communicator:
         """Enter `group` at the switch and wait for its other ranks.
 
-        `address`, `rank` and `world_size` come from NETREDUCE_SWITCH, RANK and WORLD_SIZE unless given. `timeout_s`
-        bounds the wait here and every collective. `tuning` says how collectives between hosts are cut; all ranks need
-        the same. A world of one rank needs no switch.
+        `address`, `rank` and `world_size` come from NETREDUCE_SWITCH, RANK and WORLD_SIZE unless given. `provider` says
+        whose NIC this rank uses: embedded, rdma (a device of the host) or auto; by default it is NETREDUCE_PROVIDER's.
+        `timeout_s` bounds the wait here and every collective. `tuning` says how collectives between hosts are cut; all
+        ranks need the same. A world of one rank needs no switch.
 
         Raises `ConfigurationError`, `SwitchLostError`, `AdmissionError`, `CollectiveTimeoutError`.
         """
@@ -106,7 +108,7 @@ class Communicator:
         address = address or os.environ.get("NETREDUCE_SWITCH")
         if not address:
             raise ConfigurationError("NETREDUCE_SWITCH is not set: start under `netreduce run`, or pass the address")
-        worker = Worker(address, f"rank {rank}")
+        worker = Worker(address, f"rank {rank}", provider)
         try:
             geometry = geometry or Geometry(path_mtu=worker.path_mtu)
             member = worker.join(group, rank, world_size, geometry, timeout_s, tuning)

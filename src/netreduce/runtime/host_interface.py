@@ -15,12 +15,11 @@ import numpy as np
 from pyroute2 import IPRoute
 
 from netreduce.errors import ConfigurationError
-from netreduce.runtime.address import host_and_port
+from netreduce.runtime.address import INTERFACE_VARIABLE, source_ip
 from netreduce.runtime.interface import InterfaceCarrier, attach_filter, interface_mac, roce_to
 from netreduce.runtime.offloads import path_mtu_of
 from netreduce.wire.build import build_burst
 
-INTERFACE_VARIABLE = "NETREDUCE_INTERFACE"
 ROCE_UDP_PORT = 4791
 _DROP_ALL = [(0x06, 0, 0, 0)]
 
@@ -37,12 +36,7 @@ class HostInterface:
     @classmethod
     def towards(cls, address: str, environment: Mapping[str, str] = os.environ) -> HostInterface:
         """The interface by which the switch at ``HOST:PORT`` is reached, or the one that NETREDUCE_INTERFACE names."""
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect(host_and_port(address))  # sends nothing, but asks for the route
-            except OSError as error:
-                raise ConfigurationError(f"no route to the switch at {address}: {error.strerror}") from error
-            ip = probe.getsockname()[0]
+        ip = source_ip(address)
         addresses = _addresses()
         name = environment.get(INTERFACE_VARIABLE) or next((n for n, ips in addresses.items() if ip in ips), "")
         if not addresses.get(name):

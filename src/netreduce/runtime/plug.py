@@ -33,7 +33,7 @@ class Plug(NamedTuple):
     path_mtu: int = 4096
 
 
-def _ask(channel: ControlChannel, request: control.Message, kind: type[Answer], address: str) -> Answer:
+def ask(channel: ControlChannel, request: control.Message, kind: type[Answer], address: str) -> Answer:
     """Send `request`; the switch's answer, which must be of `kind`."""
     try:
         channel.send(request)
@@ -59,9 +59,9 @@ def plug_in(address: str, worker: str) -> Plug:
         for _ in range(2):
             opened.append(ControlChannel(connect(address)))
         greeting, channel = opened
-        attached = _ask(greeting, control.Attach(worker), control.Attached, address)
+        attached = ask(greeting, control.Attach(worker), control.Attached, address)
         cable = Cable.take(greeting.connection, ATTACH_TIMEOUT_S)
-        _ask(channel, control.Hello(attached.port, worker, os.getpid()), control.Ok, address)
+        ask(channel, control.Hello(attached.port, worker, os.getpid()), control.Ok, address)
     except CableClosedError as error:
         for connection in opened:
             connection.close()
@@ -83,7 +83,7 @@ def _plug_in_remote(address: str, worker: str) -> Plug:
         channel = open_channel(address)
         try:
             present = control.Present(worker, interface.mac, interface.ip, token_from_environment())
-            attached = _ask(channel, present, control.Attached, address)
+            attached = ask(channel, present, control.Attached, address)
         except BaseException:
             channel.close()
             raise

@@ -1,7 +1,8 @@
-"""A worker: a NIC on a cable to the switch, and the one thread that drives it and the engines of its groups.
+"""A worker: a NIC on the switch's network, and the one thread that drives it and the engines of its groups.
 
-The progress thread alternates between system calls and compiled calls, a burst at a time; nothing in it is per frame.
-When nothing moves it sleeps in `poll` until a burst, a control message, a command of another thread, or the next timer.
+With the embedded NIC the thread alternates between system calls and compiled calls, a burst at a time; nothing in it is
+per frame. When nothing moves it sleeps in `poll` until a burst, a control message, a command of another thread, or the
+next timer.
 """
 
 from __future__ import annotations
@@ -24,14 +25,11 @@ from dataclasses import asdict
 from netreduce.collectives.algorithms import Tuning
 from netreduce.collectives.engine import Engine
 from netreduce.errors import CollectiveTimeoutError, NetReduceError, SwitchLostError
-from netreduce.nic import Nic, verbs
-from netreduce.runtime.cable import BadBurstError, Cable, CableClosedError, Outlet, make_burst_buffer
-from netreduce.runtime.clock import Clock
+from netreduce.runtime.cable import BadBurstError, CableClosedError
 from netreduce.runtime.control_channel import BadMessageError
+from netreduce.runtime.driver import attach
 from netreduce.runtime.member import Member, ranks_text
-from netreduce.runtime.plug import plug_in
-from netreduce.runtime.tracing import worker_recorder
-from netreduce.runtime.warmup import ensure_compiled
+from netreduce.runtime.provider import provider_named
 from netreduce.units import PS_PER_MS, PS_PER_S
 from netreduce.wire import control
 
@@ -39,30 +37,23 @@ logger = logging.getLogger("netreduce")
 
 TICK_PS = 100 * PS_PER_MS
 """Interval of looking for operations that have timed out."""
-BURSTS_PER_ROUND = 4
-"""Bursts taken before the NIC and the engines answer: what has piled up is acknowledged together."""
 IDLE_POLL_S = 1.0
 LINGER_S = 1.0
 """How long a closing worker stays to acknowledge what others send again, unless they have all left before."""
 
 
 class Worker:
-    """Plugs into the switch at `address`. Thread-safe; `close` it, or use it as a context manager.
+    """Attaches to the switch at `address`. Thread-safe; `close` it, or use it as a context manager.
 
-    Raises `SwitchLostError` when there is no switch.
+    `provider` is auto, embedded or rdma (see `choose`), by default what NETREDUCE_PROVIDER says.
+
+    Raises `SwitchLostError` when there is no switch, `ConfigurationError` when the provider does not do.
     """
 
-    def __init__(self, address: str, name: str) -> None:
-        ensure_compiled()
+    def __init__(self, address: str, name: str, provider: str | None = None) -> None:
         self.address = address
-        self._cable, self._channel, attached, self.path_mtu = plug_in(address, name)
-        self._clock = Clock(attached.epoch_ns)
-        self._gateway = attached.gateway
-        self._recorder = worker_recorder(attached.port, name, attached.ip, self._clock.now_ps)
-        self.nic = Nic(name, attached.mac, attached.ip, events=self._recorder.log if self._recorder else None)
-        self._context = verbs.Context(self.nic)
-        self._outlet = Outlet(self._cable, self.nic.egress(0))
-        self._buffer = make_burst_buffer()
+        self._driver, self._channel, self._clock = attach(address, name, provider_named(provider))
+        self.path_mtu = self._driver.path_mtu
         self._members: list[Member] = []
         self._engine_totals: dict[str, int] = {}  # of groups that were left
         self._commands: deque[Callable[[], None]] = deque()
@@ -70,7 +61,7 @@ class Worker:
         self._pid = os.getpid()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_asleep = False
-        self._cable_is_full = False
+        self._moved_ps = 0
         self._stopping = False
         self._lost: NetReduceError | None = None
         self._next_tick_ps = 0
@@ -123,7 +114,7 @@ class Worker:
             statistics = future.result(timeout_s)
         except FutureTimeoutError:
             raise SwitchLostError(f"the switch at {self.address} did not answer within {timeout_s:g} s") from None
-        statistics.workers = self.nic.counters()
+        statistics.workers = self._driver.counters()
         return statistics
 
     def leave(self, member: Member) -> None:
@@ -171,7 +162,6 @@ class Worker:
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
-        poll.register(self._cable, select.POLLIN)
         try:
             while not self._stopping:
                 if not self._step():
@@ -183,39 +173,27 @@ class Worker:
             logger.exception("the progress thread failed")
             self._lose(NetReduceError(f"the progress thread failed: {error!r}"))
         finally:
-            self._cable.close()
+            self._driver.close()
             self._channel.close()
-            if self._recorder is not None:
-                self._recorder.close()
 
     def _step(self) -> bool:
         """One round: bursts in, engines, bursts out; whether anything moved."""
-        now_ps = self._clock.now_ps()
-        moved = bool(self._commands)
-        for _ in range(BURSTS_PER_ROUND):
-            burst = self._cable.receive(self._buffer)
-            if burst is None:
-                break
-            if self._recorder is None:
-                self.nic.receive(0, burst, now_ps)
-            else:
-                now_ps = self._recorder.receive(self.nic, 0, burst)
-            moved = True
+        commanded = bool(self._commands)
+        now_ps, moved = self._driver.take(self._clock.now_ps())
         self._run_commands()
-        self.nic.advance(now_ps)
+        self._driver.advance(now_ps)
         for member in self._members:
             moved |= member.progress(now_ps)
-        self.nic.advance(now_ps)
-        if not (self._outlet.is_empty or self._cable_is_full):
-            self._cable_is_full = not self._outlet.send()
-            moved = True
+        moved |= self._driver.give(now_ps)
         if now_ps >= self._next_tick_ps:
             self._next_tick_ps = now_ps + TICK_PS
             for member in self._members:
                 member.tick(now_ps)
             self._channel.flush()
             self._hear()
-        return moved
+        if moved or commanded:
+            self._moved_ps = now_ps
+        return moved or commanded
 
     def _run_commands(self) -> None:
         while self._commands:
@@ -228,16 +206,14 @@ class Worker:
     def _sleep(self, poll: select.poll) -> None:
         """Wait until there is something to do."""
         busy = any(member.is_busy for member in self._members)
-        due_ps = self.nic.next_timer_ps()
+        now_ps = self._clock.now_ps()
+        due_ps = self._driver.due_ps(now_ps, self._moved_ps, busy)
         if busy:
             due_ps = min(due_ps, self._next_tick_ps)
-        timeout_s = min(IDLE_POLL_S, max(0, due_ps - self._clock.now_ps()) / PS_PER_S)
-        if not isinstance(self._cable, Cable):
-            poll.modify(self._cable, select.POLLIN | (select.POLLOUT if self._cable_is_full else 0))
+        timeout_s = min(IDLE_POLL_S, max(0, due_ps - now_ps) / PS_PER_S)
         self._is_asleep = True
-        ready = poll.poll(timeout_s * 1000 if self._cable.rest() and not self._commands else 0)
+        ready = poll.poll(timeout_s * 1000 if self._driver.rest(poll) and not self._commands else 0)
         self._is_asleep = False
-        self._cable_is_full = False  # or so: the next round finds out
         for descriptor, _ in ready:
             if descriptor == self._wake:
                 with contextlib.suppress(BlockingIOError):
@@ -245,7 +221,7 @@ class Worker:
             elif descriptor == self._channel.fileno():
                 self._hear()
             else:
-                self._cable.wake()
+                self._driver.wake()
 
     def _enter(self, member: Member) -> None:
         if self._lost is not None:
@@ -255,7 +231,7 @@ class Worker:
         with self._failing(member):
             seed = secrets.randbits(32)
             identity = member.rank, member.world_size, member.geometry
-            member.join(Engine(self._context, *identity, tuning=member.tuning, seed=seed))
+            member.join(Engine(self._driver.context, *identity, tuning=member.tuning, seed=seed))
 
     @contextlib.contextmanager
     def _failing(self, member: Member) -> Iterator[None]:
@@ -295,8 +271,7 @@ class Worker:
             self._statistics.popleft().set_result(message)
             return
         if isinstance(message, control.Joined):
-            for endpoint in message.endpoints:
-                self.nic.neighbours[endpoint.ip] = self._gateway or endpoint.mac
+            self._driver.learn(message.endpoints)
         for member in list(self._members):
             ring_id = getattr(message, "ring_id", None)
             if getattr(message, "group", None) == member.name or (ring_id is not None and ring_id == member.ring_id):
@@ -319,4 +294,4 @@ class Worker:
         if self._lost is None:
             for member in list(self._members):
                 self._forget(member)
-            self._channel.send(control.Report(self.nic.counters() | self._engine_totals))
+            self._channel.send(control.Report(self._driver.counters() | self._engine_totals))

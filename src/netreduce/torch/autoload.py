@@ -22,14 +22,19 @@ def register() -> None:
     distributed.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu"])
 
 
-def create(options: Any, _backend_options: Any) -> Any:
+def create(options: Any, backend_options: Any) -> Any:
     """The process group of one rank; torch calls this for the default group and for each new one it is a member of.
 
     `options` is torch's ``_DistributedBackendOptions``: store, group_rank, group_size, timeout, group_id.
+    `backend_options` is what the user gave as ``pg_options``: a mapping, of which ``provider`` is known.
     """
     from netreduce.torch.process_group import ProcessGroupNetReduce
     from netreduce.torch.rendezvous import connect, leave
 
     rank, world_size = options.group_rank, options.group_size
-    member = connect(options.store, options.group_id, rank, world_size, options.timeout)
+    given = dict(backend_options or {})
+    provider = given.pop("provider", None)
+    if given:
+        raise ValueError(f"pg_options has {', '.join(given)}: netreduce knows only 'provider'")
+    member = connect(options.store, options.group_id, rank, world_size, options.timeout, provider)
     return ProcessGroupNetReduce(member, lambda: leave(member), rank, world_size)

@@ -22,6 +22,7 @@ from netreduce.errors import CollectiveTimeoutError, ConfigurationError, NetRedu
 from netreduce.runtime.address import is_remote
 from netreduce.runtime.embedded import SwitchProcess
 from netreduce.runtime.member import Member
+from netreduce.runtime.provider import RDMA, provider_named
 from netreduce.runtime.solo import Solo
 from netreduce.runtime.warmup import ensure_compiled
 from netreduce.runtime.worker import Worker
@@ -53,8 +54,12 @@ class _Process:
 _process = _Process()
 
 
-def connect(store: Store, group: str, rank: int, world_size: int, timeout: timedelta) -> Member | Solo:
+def connect(
+    store: Store, group: str, rank: int, world_size: int, timeout: timedelta, provider: str | None = None
+) -> Member | Solo:
     """Enter `group` as `rank`: blocks until every rank has, at most `timeout`. A single rank needs no switch.
+
+    `provider` is `Worker`'s; a process has one NIC, so that of its first group counts.
 
     Raises `SwitchLostError` when there is no switch, `AdmissionError` when it refuses, `CollectiveTimeoutError` when
     ranks do not come, `ConfigurationError` when they are on different machines.
@@ -63,7 +68,8 @@ def connect(store: Store, group: str, rank: int, world_size: int, timeout: timed
         return Solo(Geometry())
     if world_size > RANKS_MAX:
         raise ConfigurationError(f"the group has {world_size} ranks, at most {RANKS_MAX} fit into a ring")
-    ensure_compiled(_say if rank == 0 else None)
+    if provider_named(provider) != RDMA:
+        ensure_compiled(_say if rank == 0 else None)
     # A later group of the same name must not read this one's invitation, so each is numbered.
     number = store.add(f"netreduce/{rank}/count", 1)
     key = f"netreduce/{number}/invitation"
@@ -82,7 +88,7 @@ def connect(store: Store, group: str, rank: int, world_size: int, timeout: timed
     with _process.lock:
         worker = _process.workers.get(invitation.address)
         if worker is None:
-            worker = _process.workers[invitation.address] = Worker(invitation.address, f"rank {rank}")
+            worker = _process.workers[invitation.address] = Worker(invitation.address, f"rank {rank}", provider)
     member = worker.join(
         invitation.group, rank, world_size, Geometry(path_mtu=worker.path_mtu), timeout.total_seconds()
     )

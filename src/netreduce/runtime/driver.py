@@ -1,0 +1,79 @@
+"""What a worker's progress thread drives: the embedded NIC on a cable, or an RDMA device, which drives itself."""
+
+from __future__ import annotations
+
+import logging
+import select
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from netreduce.collectives.provider import Context
+from netreduce.runtime.clock import Clock
+from netreduce.runtime.control_channel import ControlChannel
+from netreduce.runtime.provider import choose
+from netreduce.wire.control import Endpoint
+
+logger = logging.getLogger("netreduce")
+
+
+class Driver(Protocol):
+    """One worker's way to the network. All but `counters` and `close` are the progress thread's."""
+
+    path_mtu: int
+
+    @property
+    def context(self) -> Context:
+        """The NIC, for engines."""
+
+    def take(self, now_ps: int) -> tuple[int, bool]:
+        """Let the NIC have what has arrived; the time after it, and whether anything had."""
+
+    def advance(self, now_ps: int) -> None:
+        """Let the NIC act: timers, acknowledgements, what is posted."""
+
+    def give(self, now_ps: int) -> bool:
+        """Send what the NIC has to send; whether there was anything."""
+
+    def due_ps(self, now_ps: int, moved_ps: int, busy: bool) -> int:
+        """When to go on, if nothing is heard; the engines moved last at `moved_ps` and are `busy` or not."""
+
+    def rest(self, poll: select.poll) -> bool:
+        """Before a sleep, register with `poll` what ends it; False when something waits already."""
+
+    def wake(self) -> None:
+        """What it has registered has ended the sleep."""
+
+    def learn(self, endpoints: Iterable[Endpoint]) -> None:
+        """Hear where the ranks of a group are."""
+
+    def counters(self) -> dict[str, int]:
+        """What the NIC has counted, by name."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class Attachment(NamedTuple):
+    """A driver, the control connection to the switch, and the clock of the driver's times."""
+
+    driver: Driver
+    channel: ControlChannel
+    clock: Clock
+
+
+def attach(address: str, worker: str, provider: str) -> Attachment:
+    """Attach `worker` (a name for messages) to the switch at `address`.
+
+    `SwitchLostError` when there is none; `ConfigurationError` when the network or the RDMA device does not do.
+    """
+    choice = choose(address, provider)
+    # late: what the other provider needs may not be installed
+    if choice.port is not None and choice.gid is not None:
+        from netreduce.runtime.rdma_driver import attach_rdma
+
+        logger.info("%s uses RDMA device %s: %s", worker, choice.port, choice.reason)
+        return attach_rdma(address, worker, choice.port, choice.gid)
+    from netreduce.runtime.nic_driver import attach_nic
+
+    logger.info("%s uses the embedded NIC: %s", worker, choice.reason)
+    return attach_nic(address, worker)

@@ -1,0 +1,104 @@
+"""An RDMA device of a worker. It moves data by itself; the progress thread only looks for what it has completed.
+
+Clear-to-send slots come by RDMA WRITE and raise no event, so there is nothing to sleep on: the thread looks again and
+again for a short while after something has happened, as NCCL's does, and then once a millisecond.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+import socket
+from collections.abc import Iterable
+
+from netreduce.runtime.address import open_channel, token_from_environment
+from netreduce.runtime.clock import Clock
+from netreduce.runtime.driver import Attachment
+from netreduce.runtime.plug import ask
+from netreduce.runtime.rdma import Context
+from netreduce.runtime.rdma_ports import Gid, RdmaPort, hardware_counters
+from netreduce.units import NEVER_PS, PS_PER_MS, PS_PER_US
+from netreduce.wire import control
+
+logger = logging.getLogger("netreduce")
+
+SPIN_PS = 200 * PS_PER_US
+"""How long after the last movement the thread does not sleep: some round trips through a switch in software."""
+PAUSE_PS = PS_PER_MS
+_DISCARD_PORT = 9
+
+
+def attach_rdma(address: str, worker: str, port: RdmaPort, gid: Gid) -> Attachment:
+    """An `RdmaDriver` on the network of the switch at `address`."""
+    driver = RdmaDriver(Context(port, gid))
+    try:
+        _announce(gid)
+        channel = open_channel(address)
+        try:
+            present = control.Present(worker, driver.context.mac, driver.context.ip, token_from_environment())
+            ask(channel, present, control.Attached, address)
+        except BaseException:
+            channel.close()
+            raise
+    except BaseException:
+        driver.close()
+        raise
+    logger.info("%s speaks RoCE as %s on %s, path MTU %d", worker, gid.address, gid.interface, driver.path_mtu)
+    return Attachment(driver, channel, Clock())
+
+
+def _announce(gid: Gid) -> None:
+    """Send a datagram to nobody, by which the switch learns where the interface's MAC address is."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        # Old kernels let root alone bind to an interface; then the connection to the switch must do.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, gid.interface.encode())
+        probe.bind((gid.address, 0))
+        probe.sendto(b"", ("255.255.255.255", _DISCARD_PORT))
+
+
+class RdmaDriver:
+    """A `Driver` of an open RDMA device."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.path_mtu = context.path_mtu
+        self._counted = hardware_counters(context.port)
+
+    def take(self, now_ps: int) -> tuple[int, bool]:
+        """Nothing: the device takes what arrives."""
+        return now_ps, False
+
+    def advance(self, now_ps: int) -> None:
+        """Nothing."""
+
+    def give(self, now_ps: int) -> bool:
+        """Nothing."""
+        return False
+
+    def due_ps(self, now_ps: int, moved_ps: int, busy: bool) -> int:
+        """At once, soon, or, when no operation is under way, never."""
+        if not busy:
+            return NEVER_PS
+        return now_ps if now_ps - moved_ps < SPIN_PS else now_ps + PAUSE_PS
+
+    def rest(self, poll: select.poll) -> bool:
+        """Nothing wakes it but time."""
+        return True
+
+    def wake(self) -> None:
+        """Nothing."""
+
+    def learn(self, endpoints: Iterable[control.Endpoint]) -> None:
+        """Nothing: the kernel finds out MAC addresses."""
+
+    def counters(self) -> dict[str, int]:
+        """What the device has counted since this worker opened it, for all its users."""
+        return {
+            name: count - self._counted.get(name, 0) for name, count in hardware_counters(self.context.port).items()
+        }
+
+    def close(self) -> None:
+        """Close the device."""
+        self.context.close()
