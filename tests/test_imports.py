@@ -32,10 +32,11 @@ ALLOWED: dict[str, set[str]] = {
     "rivals": MODEL,
     "flowsim": MODEL,
     "soak": MODEL | {"control"},
+    "testbed": MODEL | {"flowsim", "control"},
     "runtime": MODEL | {"control", "rivals", "flowsim"},
     "torch": MODEL | {"runtime"},
     "viewer": MODEL | {"rivals", "flowsim", "runtime"},
-    "cli": MODEL | {"control", "rivals", "flowsim", "soak", "runtime", "torch", "viewer"},
+    "cli": MODEL | {"control", "rivals", "flowsim", "soak", "testbed", "runtime", "torch", "viewer"},
     "__init__": MODEL | {"runtime"},
     "__main__": {"cli"},
 }

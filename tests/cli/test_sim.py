@@ -124,3 +124,47 @@ def test_dask_is_asked_for_by_name_when_it_is_missing(monkeypatch):
     result = invoke("sweep", "--ranks", "4", "--dask", "tcp://nowhere:1")
     assert result.exit_code == 1
     assert "pip install 'netreduce[dask]'" in result.stderr
+
+
+TESTBED = """
+[testbed]
+machines = 3
+delay = "1us"
+[[run]]
+algorithms = ["netreduce", "ring"]
+sizes = ["4kB", "40kB"]
+"""
+
+
+def test_a_file_that_describes_a_testbed_runs_packets(tmp_path):
+    path, figure, results = (tmp_path / name for name in ("testbed.toml", "time.svg", "results.json"))
+    path.write_text(TESTBED)
+    pytest.importorskip("matplotlib")
+    result = invoke(str(path), "--plot", str(figure), "--json", str(results))
+    assert result.exit_code == 0, result.stderr
+    assert "3 worker to switch" in result.stdout
+    assert "frame-hops in" in result.stdout
+    rows = json.loads(results.read_text())
+    assert [(row["way"], row["size_bytes"]) for row in rows] == [
+        ("netreduce", 4000), ("ring", 4000), ("netreduce", 40000), ("ring", 40000)
+    ]  # fmt: skip
+    assert all(row["algbw"] == pytest.approx(row["size_bytes"] / row["time_s"]) for row in rows)
+    assert all(row["busbw"] == pytest.approx(row["algbw"] * 4 / 3) for row in rows)
+    assert all(row["frame_hops"] == sum(link["frames"] for link in row["links"]) for row in rows)
+    assert "NetReduce" in figure.read_text()
+    every = invoke("packets", str(path), "--links")
+    assert "worker2:0>switch:2" in every.stdout
+
+
+def test_a_file_that_describes_a_scenario_runs_flows(tmp_path):
+    path = tmp_path / "scenario.toml"
+    path.write_text(SCENARIO)
+    assert invoke(str(path)).stdout == invoke("run", str(path)).stdout
+
+
+def test_a_mistake_in_a_testbed_is_told_in_one_line(tmp_path):
+    path = tmp_path / "testbed.toml"
+    path.write_text(TESTBED.replace("machines = 3", 'machines = 3\nport = "0Gbps"'))
+    result = invoke(str(path))
+    assert result.exit_code == 1
+    assert result.stderr == f"netreduce: {path}: testbed: port: '0Gbps' must be above zero\n"

@@ -1,27 +1,45 @@
-"""`netreduce sim`: what all-reduce schemes cost on clusters of any size, by flow-level simulation."""
+"""`netreduce sim`: what all-reduce schemes cost on clusters of any size, by flow-level simulation; and packets."""
 
 from __future__ import annotations
 
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from netreduce.errors import ConfigurationError, NetReduceError
+from netreduce.cli.sim_common import errors_in_one_line, progress_bar, table, write
+from netreduce.cli.sim_packets import packets
+from netreduce.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from netreduce.flowsim.description import Description
     from netreduce.flowsim.scenario import Outcome
     from netreduce.flowsim.sweep import Point, Result
 
+
+class FileFirst(TyperGroup):
+    """Takes a .toml file where a command's name stands: what it describes decides which command runs it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and args[0].endswith(".toml"):
+            from netreduce.testbed.description import is_testbed
+
+            args = ["packets" if is_testbed(Path(args[0])) else "run", *args]
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
-    help="Simulate all-reduce schemes on clusters of any size, at the level of flows.", no_args_is_help=True
+    cls=FileFirst,
+    help="Simulate all-reduces: flows on clusters of any size, or packets on testbeds. "
+    "`netreduce sim FILE.toml` runs what the file describes.",
+    no_args_is_help=True,
 )
+app.command()(packets)
 
 SIX_SCHEMES = "ring,tree,halving,hierarchical,netreduce,parallel"
 POINTS_MAX = 100_000
@@ -59,9 +77,9 @@ def sweep(
         found.sort(key=lambda result: order[result.point])
         rows = [result.row() for result in found]
         if to_json:
-            _write(to_json, json.dumps(rows, indent=1) + "\n")
+            write(to_json, json.dumps(rows, indent=1) + "\n")
         if to_csv:
-            _write(to_csv, _csv(rows))
+            write(to_csv, _csv(rows))
         if Path("-") not in (to_json, to_csv):
             _show_sweep(found)
         if plot:
@@ -85,7 +103,7 @@ def run(
         cluster = description.cluster_of(described)
         jobs = description.jobs_of(described, cluster)
         background = description.background_of(described, cluster)
-        with _progress() as progress:
+        with progress_bar() as progress:
             task = progress.add_task("all-reduces", total=sum(job.repeats for job in jobs))
             outcome = scenario.simulate(
                 cluster, jobs, background, description.settings_of(described), lambda: progress.advance(task)
@@ -93,7 +111,7 @@ def run(
         if to_json:
             from dataclasses import asdict
 
-            _write(to_json, json.dumps(asdict(outcome), indent=1) + "\n")
+            write(to_json, json.dumps(asdict(outcome), indent=1) + "\n")
         if to_json != Path("-"):
             _show_outcome(cluster.title, outcome)
 
@@ -128,16 +146,6 @@ def network(
             typer.echo(f"{price.scheme:>12}  {quantities.show_time(price.time_s):>9}  {price.explain()}")
         if connections:
             connections.write_text(htsim.connection_matrix(pricers[0], quantities.size(size)))
-
-
-@contextmanager
-def errors_in_one_line() -> Iterator[None]:
-    """Shows an error of ours in one line and leaves with exit code 1."""
-    try:
-        yield
-    except NetReduceError as error:
-        typer.echo(f"netreduce: {error}", err=True)
-        raise typer.Exit(1) from error
 
 
 def _points(
@@ -190,15 +198,6 @@ def _counts(text: str) -> list[int]:
     return found
 
 
-def _progress() -> Any:
-    """A bar with the time that is left, on the standard error stream."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
-
-
 def _solved(todo: Sequence[Point], processes: int, dask: str | None) -> list[Result]:
     from netreduce.cli.executors import executor_for
     from netreduce.flowsim import sweep
@@ -207,7 +206,7 @@ def _solved(todo: Sequence[Point], processes: int, dask: str | None) -> list[Res
     total = sum(point.effort for point in todo)
     with (
         executor_for(processes, dask, len(todo)) as executor,
-        _progress() as progress,
+        progress_bar() as progress,
     ):
         task = progress.add_task("pricing", total=total)
         try:
@@ -222,13 +221,6 @@ def _solved(todo: Sequence[Point], processes: int, dask: str | None) -> list[Res
     return found
 
 
-def _write(path: Path, text: str) -> None:
-    if path == Path("-"):
-        sys.stdout.write(text)
-    else:
-        path.write_text(text)
-
-
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
     import io
 
@@ -240,32 +232,22 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
     return out.getvalue()
 
 
-def _table(headings: Iterable[str]) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("scheme", "job", "why", "link") else "right")
-    return table
-
-
 def _show_sweep(found: Sequence[Result]) -> None:
     from rich.console import Console
 
     from netreduce.quantities import show_size, show_time
 
-    table = _table(["scheme", "workers", "size", "time", "closed form", "algbw GB/s", "busbw GB/s", "why"])
+    rows = table(["scheme", "workers", "size", "time", "closed form", "algbw GB/s", "busbw GB/s", "why"])
     for result in found:
         price, point = result.price, result.point
         cells = [point.scheme, str(point.ranks), show_size(point.size_bytes)]
         if price is None:
-            table.add_row(*cells, "refused", "", "", "", result.refusal)
+            rows.add_row(*cells, "refused", "", "", "", result.refusal)
             continue
         closed = show_time(result.closed_s) if result.closed_s else "-"
         bandwidths = (f"{price.algbw / 1e9:.4g}", f"{price.busbw / 1e9:.4g}")
-        table.add_row(*cells, show_time(price.time_s), closed, *bandwidths, price.explain())
-    Console(width=None if sys.stdout.isatty() else 240).print(table)
+        rows.add_row(*cells, show_time(price.time_s), closed, *bandwidths, price.explain())
+    Console(width=None if sys.stdout.isatty() else 240).print(rows)
 
 
 def _show_outcome(title: str, outcome: Outcome) -> None:
@@ -275,13 +257,13 @@ def _show_outcome(title: str, outcome: Outcome) -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(title)
-    table = _table(["job", "scheme", "workers", "size", "all-reduces", "first", "mean", "slowest", "why"])
+    rows = table(["job", "scheme", "workers", "size", "all-reduces", "first", "mean", "slowest", "why"])
     for job in outcome.jobs:
         times = job.times_s
         cells = (show_time(times[0]), show_time(sum(times) / len(times)), show_time(max(times)))
         notes = "; ".join(job.notes)
-        table.add_row(job.name, job.scheme, str(job.ranks), show_size(job.size_bytes), str(len(times)), *cells, notes)
-    console.print(table)
+        rows.add_row(job.name, job.scheme, str(job.ranks), show_size(job.size_bytes), str(len(times)), *cells, notes)
+    console.print(rows)
     for number, end_s in enumerate(outcome.background_ends_s):
         console.print(f"background {number} ended after {show_time(end_s)}")
     busiest = ", ".join(f"{name} {part:.0%}" for name, part in outcome.busiest)
