@@ -20,11 +20,12 @@ def test_a_flipped_payload_bit_is_caught_by_the_switch(packet: int) -> None:
     assert scenario.switch("drop_bad_icrc") == 1
 
 
-def test_a_flipped_bit_of_a_result_is_caught_by_the_nic() -> None:
+def test_a_flipped_bit_of_a_result_is_caught_by_the_next_that_gets_it() -> None:
     scenario = Scenario()
     scenario.result_down(1).corrupt(-40, psn=scenario.psn(1, 1, 1))
     scenario.run()
-    assert scenario.nic(2, "rx_icrc_encapsulated") == 1
+    assert scenario.nic(2, "rx_icrc_encapsulated") + scenario.switch("drop_bad_icrc") == 1
+    assert scenario.switch("drop_bad_icrc") == scenario.crosses(1)
 
 
 def test_a_flipped_bit_of_the_icrc_itself_is_caught() -> None:
@@ -86,7 +87,9 @@ def test_ranks_that_disagree_fail_their_ring_with_a_notice_that_names_both() -> 
     scenario = Scenario()
     scenario.data_up(1).alter(lambda frame: forge(frame, 12, bytes([DataType.INT32])), psn=scenario.psn(1, 1, 0))
     scenario.rig.simulator.run_for(LIMIT_PS // 100)
-    (notice,) = scenario.rig.switch.notices()
+    (notice,) = scenario.rig.plane.notices()
+    scenario.rig.simulator.run_for(LIMIT_PS // 100)
+    assert scenario.rig.plane.notices() == []
     assert {notice.rank_a, notice.rank_b} >= {1}
     assert notice.message_id == 1
     assert {notice.description_a.split()[0], notice.description_b.split()[0]} == {"float32", "int32"}

@@ -114,12 +114,15 @@ def test_a_replay_of_a_complete_slot_is_answered_on_its_own_connection_only() ->
     scenario.run()
     sums = [frame for frame in recording.frames() if frame.data[42] in DATA]
     assert len(sums) == 2 * 22
-    assert scenario.switch("replays") == scenario.nic(1, "retransmitted_pkts") > 0
+    replays, levels = scenario.switch("replays"), set(scenario.rig.topology.levels.values())
+    again = scenario.nic(1, "retransmitted_pkts")
+    assert 0 < again <= replays <= again * (2 * len(levels) - 1)
 
 
 def test_a_replay_starts_in_the_middle_of_the_message_before_the_newest() -> None:
     """Both messages of the window are out when the loss is noticed, so go-back-N starts in the older one."""
     scenario = Scenario()
+    scenario.at_core = False  # there a switch that holds back would notice too soon
     scenario.result_down(1).drop(psn=scenario.psn(1, 2, 2))
     psns = []
     scenario.data_up(1).drop(opcode=DATA, where=lambda frame: bool(psns.append(int(frame.packet.psn))))

@@ -77,7 +77,7 @@ def test_a_stale_copy_arrives_after_its_slot_was_taken_over() -> None:
     psn = scenario.psn(1, 0, 1)
     scenario.data_up(1).duplicate(after_ps=12 * PS_PER_US, psn=psn)
     scenario.run()
-    assert scenario.switch("stale_passed") == 1
+    assert scenario.switch("stale_passed") > 0
     assert scenario.nic(2, "duplicate_request") == 1
 
 

@@ -22,7 +22,7 @@ def test_a_straggler_longer_than_all_retries_together_fails_nobody(late: list[in
         scenario.ring.ranks[rank].paused = True
     scenario.rig.simulator.run_for(delay_ps)
     assert scenario.ring.errors == []
-    waiting = scenario.rig.switch.waiting(scenario.rig.simulator.now_ps, PS_PER_MS)
+    waiting = scenario.rig.plane.waiting(scenario.rig.simulator.now_ps, PS_PER_MS)
     assert all(entry.missing_ranks == tuple(late) for entry in waiting)
     assert waiting
     for rank in late:

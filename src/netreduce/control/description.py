@@ -33,9 +33,9 @@ class DefaultFields(Fields, frozen=True):
 
     rate: str = "100Gbps"
     latency: str = "1us"
-    memory: str = "256MiB"
+    memory: str | None = None
     ring_memory: str | None = None
-    rings: int = 64
+    rings: int | None = None
 
 
 class SwitchFields(Fields, frozen=True):
@@ -100,13 +100,13 @@ def _switches(fields: SwitchFields, defaults: DefaultFields) -> Iterator[SwitchE
     where = f"switch {fields.name}"
     if fields.count is not None and fields.count < 1:
         raise ConfigurationError(f"{where}: count is {fields.count}, at least 1 is needed")
-    ring_memory = fields.ring_memory or defaults.ring_memory
+    memory, ring_memory = fields.memory or defaults.memory, fields.ring_memory or defaults.ring_memory
     names = [fields.name] if fields.count is None else [f"{fields.name}{i}" for i in range(fields.count)]
     for name in names:
         yield SwitchEntry(
             name,
             fields.level,
-            _read(where, quantities.size, fields.memory or defaults.memory),
+            _read(where, quantities.size, memory) if memory else None,
             _read(where, quantities.size, ring_memory) if ring_memory else None,
             defaults.rings if fields.rings is None else fields.rings,
         )

@@ -15,7 +15,7 @@ from functools import cached_property
 import networkx
 
 from netreduce.errors import ConfigurationError
-from netreduce.units import GBPS, MIB, PS_PER_US
+from netreduce.units import GBPS, PS_PER_US
 
 RATE_BPS = 100 * GBPS
 DELAY_PS = PS_PER_US
@@ -27,9 +27,9 @@ class SwitchEntry:
 
     name: str
     level: int = 0
-    memory_bytes: int = 256 * MIB  # aggregator memory
-    ring_memory_bytes: int | None = None  # most of it that one ring may take; None: all
-    rings_max: int = 64
+    memory_bytes: int | None = None  # aggregator memory; None, here and below: as switches have by default
+    ring_memory_bytes: int | None = None  # most of it that one ring may take
+    rings_max: int | None = None
 
 
 @dataclass(frozen=True)

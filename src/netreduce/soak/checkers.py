@@ -11,6 +11,7 @@ import numpy as np
 
 from netreduce.soak.program import Rank, Ring
 from netreduce.soak.rig import Rig
+from netreduce.switch import Switch
 from netreduce.wire.psn import psn_add
 
 Checker = Callable[[Rig], list[str]]
@@ -72,24 +73,40 @@ def no_frame_is_lost_unseen(rig: Rig) -> list[str]:
     return found
 
 
-def the_switch_accounts_for_every_frame(rig: Rig) -> list[str]:
-    """Frames into the switch were forwarded, held once, replayed, or dropped with a reason."""
-    counts = rig.switch.counters()
-    delivered = sum(line.counters()["delivered_frames"] for line in rig.simulator.lines if line.receiver is rig.switch)
-    held = sum(rank.packets_posted for ring in rig.rings if ring.spliced for rank in ring.ranks)
+def switches_account_for_every_frame(rig: Rig) -> list[str]:
+    """Frames into a switch were forwarded, held once, replayed, or dropped with a reason."""
+    return [line for switch in rig.switches.values() for line in _unaccounted(rig, switch)]
+
+
+def _unaccounted(rig: Rig, switch: Switch) -> list[str]:
+    counts = switch.counters()
+    delivered = sum(line.counters()["delivered_frames"] for line in rig.simulator.lines if line.receiver is switch)
+    held = sum(
+        ring.ranks[rank].packets_posted
+        for ring in _rings_at(rig, switch)
+        for rank in switch.part(ring.ring_id).connections
+    )
     drops = sum(count for name, count in counts.items() if name.startswith("drop_") and name != "drop_queue_full")
     ways = {name: counts[name] for name in ("forwarded", "flooded", "filtered", "replays")}
     if counts["packets_in"] == delivered == held + drops + sum(ways.values()):
         return []
     counted = counts["packets_in"]
-    return [f"switch: {delivered} frames delivered, {counted} counted in, {held} to hold, {drops} drops, {ways}"]
+    return [f"{switch.name}: {delivered} frames delivered, {counted} counted in, {held} to hold, {drops} drops, {ways}"]
+
+
+def _rings_at(rig: Rig, switch: Switch) -> list[Ring]:
+    return [ring for ring in rig.rings if ring.ring_id in switch.rings()]
 
 
 def every_slot_is_summed_once(rig: Rig) -> list[str]:
-    """Each message of each spliced ring was aggregated, and as many times as it exists."""
-    messages = sum(len(ring.ranks[0].messages) for ring in rig.rings if ring.spliced)
-    aggregated = rig.switch.counters()["messages_aggregated"]
-    return [] if aggregated == messages else [f"switch: {aggregated} messages aggregated of {messages}"]
+    """Each message of each ring was completed at each switch where a part of it meets, and no more often."""
+    found = []
+    for switch in rig.switches.values():
+        messages = sum(len(ring.ranks[0].messages) for ring in _rings_at(rig, switch))
+        aggregated = switch.counters()["messages_aggregated"]
+        if aggregated != messages:
+            found.append(f"{switch.name}: {aggregated} messages aggregated of {messages}")
+    return found
 
 
 def no_queue_is_above_its_bound(rig: Rig) -> list[str]:
@@ -107,7 +124,7 @@ CHECKERS: tuple[Checker, ...] = (
     headers_pass_unchanged,
     psns_are_free_of_gaps,
     no_frame_is_lost_unseen,
-    the_switch_accounts_for_every_frame,
+    switches_account_for_every_frame,
     every_slot_is_summed_once,
     no_queue_is_above_its_bound,
 )

@@ -1,4 +1,4 @@
-"""Engines in virtual time: P hosts with NICs and engines around one switch, on links of any rate, with marking."""
+"""Engines in virtual time: hosts with NICs and engines around one or several switches, on links of any rate."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from netreduce.collectives.algorithms import Tuning
 from netreduce.collectives.engine import Engine
 from netreduce.collectives.operation import Operation
-from netreduce.fabric import EcnMarking, Simulator, star
-from netreduce.nic import Nic, verbs
-from netreduce.switch import RingSpec, Switch, SwitchLimits
+from netreduce.control.topology import Topology, star_topology
+from netreduce.fabric import EcnMarking
+from netreduce.nic import verbs
+from netreduce.soak.network import Network
+from netreduce.switch import RingSpec, SwitchLimits
 from netreduce.units import GBPS, PS_PER_S, PS_PER_US
 from netreduce.wire.control import Geometry
 
@@ -19,13 +21,17 @@ RING_ID = 1
 
 @dataclass(frozen=True)
 class EngineRigSettings:
-    """What the rig is built from. Rates and delays are those of every link; `ack_timeout` is the verbs attribute."""
+    """What the rig is built from: a topology, or `world_size` hosts around a switch on links of this rate and delay.
+
+    `ack_timeout` is the verbs attribute.
+    """
 
     world_size: int = 4
     geometry: Geometry = Geometry()  # noqa: RUF009 (immutable)
     tuning: Tuning = Tuning()  # noqa: RUF009 (immutable)
     rate_bps: int = 100 * GBPS
     delay_ps: int = 1 * PS_PER_US
+    topology: Topology | None = None
     ecn: EcnMarking | None = None
     switch_limits: SwitchLimits = SwitchLimits()  # noqa: RUF009 (immutable)
     ack_timeout: int = 8  # 4.096 us x 2^8 = 1 ms
@@ -34,32 +40,24 @@ class EngineRigSettings:
     seed: int = 0
 
 
-class EngineRig:
-    """Hosts `worker0` to `worker<P-1>` at ports 0 to P-1 of `switch`; `links[port].down` is what leaves that port."""
+class EngineRig(Network):
+    """An engine on every host. Around one switch they are `worker0` and so on, at its ports 0 and so on."""
 
     def __init__(self, settings: EngineRigSettings) -> None:
-        self.simulator = Simulator(settings.seed, quantum_ps=settings.quantum_ps)
-        ranks = range(settings.world_size)
-        self.nics = [Nic(f"worker{rank}", f"02:4e:52:00:00:{rank:02x}", f"10.78.0.{rank + 1}") for rank in ranks]
-        self.switch = Switch(
-            "switch", settings.world_size, limits=settings.switch_limits, gap_policy=settings.gap_policy
-        )
-        self.links = star(
-            self.simulator,
-            self.nics,
-            self.switch,
-            rate_bps=settings.rate_bps,
-            delay_ps=settings.delay_ps,
+        super().__init__(
+            settings.topology
+            or star_topology(settings.world_size, rate_bps=settings.rate_bps, delay_ps=settings.delay_ps),
+            seed=settings.seed,
+            quantum_ps=settings.quantum_ps,
             ecn=settings.ecn,
+            gap_policy=settings.gap_policy,
+            switch_limits=settings.switch_limits,
         )
-        for port, nic in enumerate(self.nics):
-            self.switch.attach(port, nic.mac, nic.ip)
-            nic.neighbours.update({other.ip: other.mac for other in self.nics})
         self.engines = [
             Engine(
                 verbs.Context(nic),
                 rank,
-                settings.world_size,
+                len(self.nics),
                 settings.geometry,
                 tuning=settings.tuning,
                 seed=settings.seed,
@@ -68,7 +66,7 @@ class EngineRig:
             for rank, nic in enumerate(self.nics)
         ]
         endpoints = tuple(engine.endpoint() for engine in self.engines)
-        self.switch.register_ring(RingSpec(RING_ID, endpoints, settings.geometry))
+        self.plane.register_ring(RingSpec(RING_ID, endpoints, settings.geometry))
         for nic, engine in zip(self.nics, self.engines, strict=True):
             engine.connect(RING_ID, endpoints)
             self.simulator.run_on(nic, engine.progress)

@@ -21,10 +21,10 @@ def describe_switch(switch: Switch, now_ps: int) -> str:
 
 
 def describe(rig: Rig) -> str:
-    """What is pending, the queue pairs of every NIC, the switch, and the lines."""
+    """What is pending, the queue pairs of every NIC, the switches, and the lines."""
     now_ps = rig.simulator.now_ps
     parts = [f"time {now_ps} ps; {rig.simulator.pending()}"]
     parts += [nic.describe() for nic in rig.nics]
-    parts.append(describe_switch(rig.switch, now_ps))
+    parts += [describe_switch(switch, now_ps) for switch in rig.switches.values()]
     parts.append("\n".join(f"{line.name}: {line.counters()}" for line in rig.simulator.lines))
     return "\n\n".join(parts)

@@ -11,7 +11,7 @@ from netreduce.fabric import Rule, StuckError
 from netreduce.nic import NicLimits
 from netreduce.soak.checkers import check
 from netreduce.soak.draw import Draw, Interruption, RingDraw
-from netreduce.soak.oracle import make_input, reduce_in_rank_order
+from netreduce.soak.oracle import make_input, reduce_in_order
 from netreduce.soak.program import Reliability, Ring
 from netreduce.soak.report import describe
 from netreduce.soak.rig import Rig, RigSettings
@@ -60,11 +60,13 @@ class Reduction:
         self._found: list[list[np.ndarray]] = []
         self._wanted: list[list[np.ndarray]] = []
         ranks = range(len(drawn.hosts))
+        placement = rig.plane.placements.get(self.ring.ring_id)
+        order = placement.order() if placement else tuple(ranks)
         for length in drawn.lengths:
             arrays = [make_input(random, drawn.data_type, length) for _ in ranks]
             if splice:
                 results = arrays
-                self._wanted.append([reduce_in_rank_order(arrays, drawn.data_type, drawn.op) for _ in ranks])
+                self._wanted.append([reduce_in_order(order, arrays, drawn.data_type, drawn.op)] * len(arrays))
             else:
                 results = [np.zeros_like(array) for array in arrays]
                 self._wanted.append([arrays[rank - 1] for rank in ranks])

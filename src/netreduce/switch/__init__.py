@@ -1,7 +1,7 @@
 """The switch: forward, or aggregate and splice."""
 
-from netreduce.switch.registry import RingSpec
+from netreduce.switch.registry import RingPart, RingSpec
 from netreduce.switch.switch import Switch
 from netreduce.switch.tables import SwitchLimits
 
-__all__ = ["RingSpec", "Switch", "SwitchLimits"]
+__all__ = ["RingPart", "RingSpec", "Switch", "SwitchLimits"]

@@ -1,4 +1,4 @@
-"""The aggregator: which ranks' copies of a packet are held, and the verdict on one more that arrives.
+"""The aggregator: which connections' copies of a packet are held, and the verdict on one more that arrives.
 
 Copies are buffered, never accumulated, and the first copy wins: a go-back-N replay may carry the *result*, because
 results are scattered over the very tensor that was sent. A replay of a complete slot is summed again from the buffers
@@ -20,6 +20,7 @@ from netreduce.switch.lookup import find_entry
 from netreduce.switch.messages import ACCEPTED, open_message
 from netreduce.switch.splice import copy_place, payload_bytes
 from netreduce.switch.tables import HEADER_ROOM, NOBODY, SwitchTables
+from netreduce.switch.translation import SUM, TOTAL, has_left, may_leave
 from netreduce.switch.verdicts import COMPLETE, FORWARD, KEPT, REPLAY
 from netreduce.trace.events import DropReason, Event, emit
 from netreduce.wire.icrc import icrc_is_good
@@ -70,20 +71,6 @@ def _store(
     buffers[start + packet.udp_at + 7] = 0
 
 
-@inlined
-def _has_left(ring: np.record, message: np.record, slot: int) -> bool:
-    """Whether the sum of a complete slot was sent: with `hold` it may still wait for an earlier one."""
-    if ring.hold == 0 or message.message < ring.next_message:
-        return True
-    return message.message == ring.next_message and slot < ring.next_slot
-
-
-@inlined
-def _may_leave(ring: np.record, message: np.record, slot: int) -> bool:
-    """Whether a slot that has just become complete may be sent now."""
-    return ring.hold == 0 or (message.message == ring.next_message and slot == ring.next_slot)
-
-
 @compiled
 def _find_missing(messages: np.recarray, slots: np.recarray, ring: np.record, connection: np.record) -> None:
     """Step over the packets of a connection that are held, to the first that never arrived.
@@ -95,7 +82,7 @@ def _find_missing(messages: np.recarray, slots: np.recarray, ring: np.record, co
         place = connection.missing_message % ring.message_count
         message = messages[ring.first_message + place]
         row = slots[ring.first_slot + place * ring.message_packets + connection.missing_slot]
-        if message.message != connection.missing_message or row.bitmap & connection.rank_bit == 0:
+        if message.message != connection.missing_message or row.bitmap & connection.bit == 0:
             return
         connection.missing_psn = psn_add(connection.missing_psn, 1)
         connection.owes_nak = 1
@@ -110,32 +97,37 @@ def _take_copy(tables: SwitchTables, connection: np.record, frame: np.ndarray, n
     """Hold a copy that fits its place, the slot in `state`, and give the verdict."""
     packet, state = tables.packet[0], tables.state[0]
     ring, message, slot = tables.rings[state.ring], tables.messages[state.message], state.slot
-    copy = copy_place(ring, message.message, connection.rank, slot)
+    copy = copy_place(ring, message.message, connection.place, slot)
     row = tables.slots[ring.first_slot + message.message % ring.message_count * ring.message_packets + slot]
-    is_first = row.bitmap & connection.rank_bit == 0
+    if connection.place >= ring.child_count and row.arrived < ring.child_count:
+        return DropReason.OUT_OF_SEQUENCE.value  # a total without its parts
+    is_first = row.bitmap & connection.bit == 0
     buffer_at = ring.first_buffer + copy * ring.buffer_bytes
     _store(tables.buffers, buffer_at, tables.held[ring.first_copy + copy], frame, packet, slot, is_first)
     if not is_first:
-        if row.arrived == ring.rank_count and _has_left(ring, message, slot):
+        if has_left(ring, tables.outflows[connection.outflow], message, slot, row.arrived):
             ring.replays += 1
+            state.outflow = connection.outflow
             return REPLAY
         owe_wait(state, connection)
         return DropReason.HELD.value
     if row.arrived == 0:
         row.first_ps = now_ps
-    row.bitmap |= connection.rank_bit
+    row.bitmap |= connection.bit
     row.arrived += 1
     ring.payload_bytes_in += packet.payload_bytes
     if ring.hold != 0:
         _find_missing(tables.messages, tables.slots, ring, connection)
     kind, rank, number, size = Event.SLOT_FILLED.value, connection.rank, message.message, packet.payload_bytes
     emit(tables.log, now_ps, kind, -1, -1, packet.psn, ring.ring_id, rank, number, slot, size, row.bitmap)
-    if row.arrived < ring.rank_count:
+    if row.arrived < ring.child_count:
         return KEPT
-    message.complete += 1
-    if message.complete == message.packets:
-        ring.messages_aggregated += 1
-    return COMPLETE if _may_leave(ring, message, slot) else KEPT
+    if row.arrived == ring.connection_count:
+        message.complete += 1
+        if message.complete == message.packets:
+            ring.messages_aggregated += 1
+    state.outflow = ring.first_outflow + (SUM if row.arrived == ring.child_count else TOTAL)
+    return COMPLETE if may_leave(ring, tables.outflows[state.outflow], message, slot) else KEPT
 
 
 @inlined

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from netreduce.compiled import compiled, inlined
-from netreduce.switch.tables import NOBODY, PROBES_MAX, SwitchTables
+from netreduce.switch.tables import MAC_BEYOND, NOBODY, PROBES_MAX, SwitchTables
 from netreduce.trace.events import DropReason, Event, emit
 from netreduce.units import PS_PER_S
 from netreduce.wire.bigendian import read_be16, read_be32, write_be16, write_be32
@@ -62,19 +62,20 @@ def free_mac(macs: np.recarray, mac: int, now_ps: int) -> int:
 
 
 @compiled
-def learn(macs: np.recarray, state: np.record, port: int, mac: int, now_ps: int) -> bool:
+def learn(tables: SwitchTables, port: int, mac: int, now_ps: int) -> bool:
     """Note that `mac` is behind `port`; False if it is attached to another one."""
+    macs = tables.macs
     if mac == 0 or mac & MULTICAST_BIT:
         return True
     at = find_mac(macs, mac, now_ps)
     if at < 0:
         at = free_mac(macs, mac, now_ps)
         if at < 0:
-            state.not_learned += 1
+            tables.state[0].not_learned += 1
             return True
     row = macs[at]
     if row.mac == mac and row.fixed != 0:
-        return row.port == port
+        return row.port == port or (row.fixed == MAC_BEYOND and tables.ports[port].trunk != 0)
     row.mac = mac
     row.port = port
     row.seen_ps = now_ps
@@ -108,6 +109,12 @@ def forward(tables: SwitchTables, ingress: int, frame: np.ndarray, now_ps: int) 
         emit(tables.log, now_ps, Event.FORWARDED.value, port, -1, -1, -1, -1, -1, -1, frame.size, -1)
         send_copy(tables, port, frame, now_ps)
         return
+    way = tables.state[0].way
+    if way >= 0:
+        tables.state[0].forwarded += 1
+        emit(tables.log, now_ps, Event.FORWARDED.value, way, -1, -1, -1, -1, -1, -1, frame.size, -1)
+        send_copy(tables, way, frame, now_ps)
+        return
     destination = read_mac(frame, 0)
     at = NOBODY if destination & MULTICAST_BIT else find_mac(tables.macs, destination, now_ps)
     if at >= 0:
@@ -122,5 +129,5 @@ def forward(tables: SwitchTables, ingress: int, frame: np.ndarray, now_ps: int) 
     tables.state[0].flooded += 1
     emit(tables.log, now_ps, Event.FLOODED.value, ingress, -1, -1, -1, -1, -1, -1, frame.size, -1)
     for port in range(tables.ports.size):
-        if port != ingress and tables.ports[port].up != 0:
+        if port != ingress and tables.ports[port].up != 0 and tables.ports[port].blocked == 0:
             send_copy(tables, port, frame, now_ps)

@@ -46,8 +46,8 @@ def _may_replace(tables: SwitchTables, ring: np.record, message: np.record) -> b
     """Whether the message that holds this place is complete and all successors are known to have it."""
     if message.complete < message.packets:
         return False
-    for rank in range(ring.rank_count):
-        connection = tables.connections[ring.first_connection + rank]
+    for place in range(ring.connection_count):
+        connection = tables.connections[ring.first_connection + place]
         entry = tables.entries[connection.first_entry + message.message % ring.message_count]
         if psn_distance(connection.unacknowledged_psn, psn_add(entry.first_psn, entry.packets)) < 0:
             return False
@@ -103,6 +103,8 @@ def open_message(tables: SwitchTables, connection_index: int, frame: np.ndarray,
     place = number % ring.message_count
     message = tables.messages[ring.first_message + place]
     if message.message != number:
+        if connection.place >= ring.child_count:
+            return DropReason.OUT_OF_SEQUENCE.value  # a total without its parts
         if message.message >= 0 and not (
             message.message == number - ring.message_count and _may_replace(tables, ring, message)
         ):

@@ -26,7 +26,7 @@ def _judge(tables: SwitchTables, port: int, frame: np.ndarray, now_ps: int) -> i
     """The verdict on a frame (see verdicts.py)."""
     if frame.size < ETHERNET_BYTES:
         return DropReason.TRUNCATED.value
-    if not learn(tables.macs, tables.state[0], port, read_mac(frame, 6), now_ps):
+    if not learn(tables, port, read_mac(frame, 6), now_ps):
         return DropReason.WRONG_PORT.value
     if tables.ports[port].mac != 0:
         refusal = route(tables, tables.ports[port].mac, frame)
@@ -39,6 +39,9 @@ def _judge(tables: SwitchTables, port: int, frame: np.ndarray, now_ps: int) -> i
     if at < 0:
         return FORWARD
     key = tables.keys[at]
+    connection = tables.connections[key.connection]
+    if tables.rings[connection.ring].pinned != 0:
+        tables.state[0].way = connection.answer_port if key.role == ROLE_DATA else connection.port
     if key.role == ROLE_DATA and packet.roles & DATA_ROLES:
         return judge_data(tables, port, key.connection, frame, now_ps)
     if key.role == ROLE_ACKNOWLEDGE and packet.opcode == Opcode.ACKNOWLEDGE.value:
@@ -64,6 +67,7 @@ def take_burst(tables: SwitchTables, port: int, burst: np.ndarray, now_ps: int) 
         counters.bytes_in += length
         state.ring = NOBODY
         state.hop = NOBODY
+        state.way = NOBODY
         state.answer = 0
         verdict = _judge(tables, port, frame, now_ps)
         if verdict == FORWARD:

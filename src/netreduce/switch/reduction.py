@@ -1,4 +1,4 @@
-"""The sum of one slot: all ranks' payloads, combined in rank order, so that every run yields the same bits.
+"""The sum of one slot: payloads, combined in the order of ranks, so that every run yields the same bits.
 
 Semantics are NumPy's: integers wrap around; a NaN in any rank makes the result NaN, for minimum and maximum too; of two
 zeros with different signs, minimum and maximum take the later rank's. Half precisions are accumulated in float32 and

@@ -6,6 +6,7 @@ A ring that does not fit is refused here, at set-up; once admitted it never runs
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from netreduce.errors import AdmissionError
@@ -16,13 +17,16 @@ from netreduce.switch.tables import (
     HEADER_ROOM,
     MESSAGES_MAX,
     NOBODY,
+    OUTFLOWS,
     PATH_MTUS,
     RING_COUNTERS,
     ROLE_ACKNOWLEDGE,
     ROLE_DATA,
     ROLE_NONE,
+    SwitchLimits,
     SwitchTables,
 )
+from netreduce.switch.translation import SUM, TOTAL
 from netreduce.wire.control import RANKS_MAX, Endpoint, Geometry
 from netreduce.wire.packet import IPV4_MAPPED
 from netreduce.wire.psn import psn_add
@@ -39,6 +43,34 @@ class RingSpec:
     ring_id: int
     endpoints: tuple[Endpoint, ...]
     geometry: Geometry
+
+
+@dataclass(frozen=True)
+class RingPart:
+    """What of a ring meets at one switch. A connection is named by its sender's rank; it ends at the next one.
+
+    `children` are the connections whose data are summed here, in this order. If the ring goes beyond the switch, one of
+    them is `leaving`, which carries the sum on, and `entering` is the connection that brings the total. `ports` of a
+    connection are those towards its sender and towards its successor; frames of a `pinned` part take them whatever
+    the addresses say.
+    """
+
+    spec: RingSpec
+    children: tuple[int, ...]
+    ports: Mapping[int, tuple[int, int]]
+    leaving: int | None = None
+    entering: int | None = None
+    pinned: bool = True
+
+    @property
+    def connections(self) -> tuple[int, ...]:
+        """All that the switch keeps state of, by place."""
+        return self.children if self.entering is None else (*self.children, self.entering)
+
+    def ends(self, rank: int) -> tuple[Endpoint, Endpoint]:
+        """Sender and successor of a connection."""
+        endpoints = self.spec.endpoints
+        return endpoints[rank], endpoints[(rank + 1) % len(endpoints)]
 
 
 class Ranges:
@@ -98,37 +130,39 @@ def _int64(bits: int) -> int:
 class Registry:
     """The rings of one switch: who holds which rows of its tables."""
 
-    def __init__(self, tables: SwitchTables, hold: bool) -> None:
+    def __init__(self, tables: SwitchTables, limits: SwitchLimits, hold: bool) -> None:
         self.rings: dict[int, int] = {}  # ring id: row of `rings`
-        self.specs: dict[int, RingSpec] = {}
+        self.parts: dict[int, RingPart] = {}
         self.retired: dict[str, int] = dict.fromkeys(RING_COUNTERS, 0)
         self._tables = tables
+        self._limits = limits
         self._hold = hold
         self._connections = Ranges(tables.connections.size)
         self._slots = Ranges(tables.slots.size)
         self._copies = Ranges(tables.held.size)
         self._buffers = Ranges(tables.buffers.size)
 
-    def register(self, spec: RingSpec, ports: dict[str, int]) -> None:
-        """Admit a ring; `ports` maps attached IP addresses to ports. AdmissionError says what is wrong or lacking."""
-        self._check_members(spec, ports)
-        self._check_room(spec)
+    def register(self, part: RingPart) -> None:
+        """Admit a ring, or what of it meets here. AdmissionError says what is wrong or lacking."""
+        self._check_members(part)
+        self.check_room(part)
         row = int(next(i for i in range(self._tables.rings.size) if not self._tables.rings[i].used))
-        self._fill_ring(row, spec)
-        self._fill_connections(row, spec, ports)
-        self.rings[spec.ring_id], self.specs[spec.ring_id] = row, spec
+        self._fill_ring(row, part)
+        self._fill_connections(row, part)
+        self._fill_outflows(row, part)
+        self.rings[part.spec.ring_id], self.parts[part.spec.ring_id] = row, part
         self._rebuild_keys()
 
     def unregister(self, ring_id: int) -> None:
         """Forget a ring and free its ranges; KeyError if there is none of this id."""
         row = self.rings.pop(ring_id)
-        del self.specs[ring_id]
+        del self.parts[ring_id]
         ring = self._tables.rings[row]
         for name in RING_COUNTERS:
             self.retired[name] += int(ring[name])
         slots = int(ring.message_count * ring.message_packets)
-        copies = int(slots * ring.rank_count)
-        self._connections.give(int(ring.first_connection), int(ring.rank_count))
+        copies = int(slots * ring.connection_count)
+        self._connections.give(int(ring.first_connection), int(ring.connection_count))
         self._slots.give(int(ring.first_slot), slots)
         self._copies.give(int(ring.first_copy), copies)
         self._buffers.give(int(ring.first_buffer), int(copies * ring.buffer_bytes))
@@ -137,29 +171,31 @@ class Registry:
         ring.used = 0
         self._rebuild_keys()
 
-    def _check_members(self, spec: RingSpec, ports: dict[str, int]) -> None:
-        name = f"ring {spec.ring_id}"
+    def _check_members(self, part: RingPart) -> None:
+        spec, name = part.spec, f"ring {part.spec.ring_id}"
         if spec.ring_id in self.rings:
             raise AdmissionError(f"{name} is registered already")
         if not 0 <= spec.ring_id <= RING_ID_MAX:
             raise AdmissionError(f"ring id {spec.ring_id} is not within 0 to {RING_ID_MAX}")
-        if not 1 <= len(spec.endpoints) <= RANKS_MAX:
-            raise AdmissionError(f"{name} has {len(spec.endpoints)} ranks, 1 to {RANKS_MAX} are allowed")
+        if not 1 <= len(part.connections) <= RANKS_MAX:
+            raise AdmissionError(f"{name} has {len(part.connections)} ranks, 1 to {RANKS_MAX} are allowed")
         if spec.geometry.path_mtu not in PATH_MTUS:
             raise AdmissionError(f"{name} has path_mtu {spec.geometry.path_mtu}, allowed are {PATH_MTUS}")
         for rank, endpoint in enumerate(spec.endpoints):
             if endpoint.rank != rank:
                 raise AdmissionError(f"{name}: endpoint {rank} is that of rank {endpoint.rank}; rank order is needed")
-            if endpoint.ip not in ports:
+            if part.ports.get(rank, (0, 0))[0] == NOBODY:
                 raise AdmissionError(f"{name}: address {endpoint.ip} of rank {rank} is not attached to any port")
-        used = {key for other in self.specs.values() for key, _, _ in _keys(other)}
-        for key, _, rank in _keys(spec):
+        used = {key for other in self.parts.values() for key, _, _ in _keys(other)}
+        for key, _, place in _keys(part):
             if key in used:
+                rank = part.connections[place]
                 raise AdmissionError(f"{name}: rank {rank} shares a queue pair with another connection of a ring")
             used.add(key)
 
-    def _check_room(self, spec: RingSpec) -> None:
-        ranks, tables = len(spec.endpoints), self._tables
+    def check_room(self, part: RingPart) -> None:
+        """AdmissionError if the ring does not fit, with the figures."""
+        spec, ranks, tables = part.spec, len(part.connections), self._tables
         if len(self.rings) == tables.rings.size:
             raise AdmissionError(f"all {tables.rings.size} rings of the switch are in use")
         if ranks > self._connections.largest:
@@ -167,7 +203,13 @@ class Registry:
                 f"ring of {ranks} ranks needs {ranks} connections in a row, {self._connections.largest} of "
                 f"{tables.connections.size} are free"
             )
-        slots, copies, size = _needs(spec)
+        slots, copies, size = _needs(part)
+        if size > self._limits.ring_memory_bytes:
+            raise AdmissionError(
+                f"ring of {ranks} ranks needs {size / _MB:.1f} MB of aggregator memory, one ring may take "
+                f"{self._limits.ring_memory_bytes / _MB:.1f} MB: lower message_window "
+                f"({spec.geometry.message_window}) or message_packets ({spec.geometry.message_packets})"
+            )
         fits = slots <= self._slots.largest and copies <= self._copies.largest and size <= self._buffers.largest
         if not fits:
             raise AdmissionError(
@@ -177,21 +219,24 @@ class Registry:
                 f"({spec.geometry.message_packets}), or give the switch more memory"
             )
 
-    def _fill_ring(self, row: int, spec: RingSpec) -> None:
-        tables, geometry = self._tables, spec.geometry
+    def _fill_ring(self, row: int, part: RingPart) -> None:
+        tables, geometry = self._tables, part.spec.geometry
         ring = tables.rings[row]
         for name in ring.dtype.names:
             ring[name] = 0
-        slots, copies, size = _needs(spec)
+        slots, copies, size = _needs(part)
         ring.used = 1
-        ring.ring_id = spec.ring_id
-        ring.rank_count = len(spec.endpoints)
+        ring.ring_id = part.spec.ring_id
+        ring.child_count = len(part.children)
+        ring.connection_count = len(part.connections)
+        ring.pinned = part.pinned
         ring.message_count = 2 * geometry.message_window
         ring.message_packets = geometry.message_packets
         ring.path_mtu = geometry.path_mtu
         ring.hold = self._hold
         ring.first_shift = PATH_MTUS.index(geometry.path_mtu) * SHIFT_ENTRIES
-        ring.first_connection = self._connections.take(len(spec.endpoints))
+        ring.first_connection = self._connections.take(len(part.connections))
+        ring.first_outflow = row * OUTFLOWS
         ring.first_message = row * MESSAGES_MAX
         ring.first_slot = self._slots.take(slots)
         ring.first_copy = self._copies.take(copies)
@@ -199,20 +244,39 @@ class Registry:
         ring.buffer_bytes = HEADER_ROOM + geometry.path_mtu
         tables.messages["message"][ring.first_message : ring.first_message + MESSAGES_MAX] = NOBODY
 
-    def _fill_connections(self, row: int, spec: RingSpec, ports: dict[str, int]) -> None:
+    def _fill_outflows(self, row: int, part: RingPart) -> None:
+        """The outflows, and the Connection Translation Table: places of the connections that each one leaves on."""
+        ring, tables = self._tables.rings[row], self._tables
+        children, everybody = len(part.children), range(len(part.connections))
+        out = everybody if part.leaving is None else [part.children.index(part.leaving)]
+        rest = [place for place in everybody if place not in out]
+        at = int(ring.first_connection)
+        for number, arrived, operands, places in ((SUM, children, 0, out), (TOTAL, children + 1, children, rest)):
+            outflow = tables.outflows[ring.first_outflow + number]
+            count = children if number == SUM else 1
+            outflow.arrived, outflow.first_place, outflow.place_count = arrived, operands, count
+            outflow.first_translation, outflow.translation_count = at, len(places)
+            outflow.next_message = outflow.next_slot = 0
+            for place in places:
+                tables.translations[at] = ring.first_connection + place
+                connection = tables.connections[ring.first_connection + place]
+                connection.outflow, connection.translation = ring.first_outflow + number, at
+                at += 1
+
+    def _fill_connections(self, row: int, part: RingPart) -> None:
         tables = self._tables
-        for rank, endpoint in enumerate(spec.endpoints):
-            successor = spec.endpoints[(rank + 1) % len(spec.endpoints)]
-            index = int(tables.rings[row].first_connection) + rank
+        for place, rank in enumerate(part.connections):
+            endpoint, _ = part.ends(rank)
+            index = int(tables.rings[row].first_connection) + place
             connection = tables.connections[index]
             for name in connection.dtype.names:
                 connection[name] = 0
             connection.ring = row
             connection.first_entry = index * MESSAGES_MAX
             connection.rank = rank
-            connection.rank_bit = _int64(1 << rank)
-            connection.port = ports[endpoint.ip]
-            connection.answer_port = ports[successor.ip]
+            connection.place = place
+            connection.bit = _int64(1 << place)
+            connection.port, connection.answer_port = part.ports[rank]
             connection.answer_qpn = endpoint.successor_qpn
             connection.newest = -1
             connection.next_psn = connection.unacknowledged_psn = connection.missing_psn = endpoint.first_psn
@@ -225,12 +289,12 @@ class Registry:
         tables = self._tables
         tables.keys.role = ROLE_NONE
         count = 0
-        for ring_id, spec in self.specs.items():
+        for ring_id, part in self.parts.items():
             first = int(tables.rings[self.rings[ring_id]].first_connection)
-            for key, role, rank in _keys(spec):
-                place = -1 - int(find_key(tables.keys, *key))
-                assert place >= 0, "keys are distinct"
-                tables.keys[place] = (*key, role, first + rank)
+            for key, role, place in _keys(part):
+                row = -1 - int(find_key(tables.keys, *key))
+                assert row >= 0, "keys are distinct"
+                tables.keys[row] = (*key, role, first + place)
                 count += 1
         tables.state[0].keys_used = count
 
@@ -238,7 +302,7 @@ class Registry:
         """Nobody owns addresses at `port` any more: what arrives there is not aggregated."""
         for row in self.rings.values():
             ring = self._tables.rings[row]
-            for index in range(int(ring.first_connection), int(ring.first_connection + ring.rank_count)):
+            for index in range(int(ring.first_connection), int(ring.first_connection + ring.connection_count)):
                 connection = self._tables.connections[index]
                 if connection.port == port:
                     connection.port = NOBODY
@@ -246,19 +310,20 @@ class Registry:
                     connection.answer_port = NOBODY
 
 
-def _needs(spec: RingSpec) -> tuple[int, int, int]:
+def _needs(part: RingPart) -> tuple[int, int, int]:
     """Slots, copies and bytes of buffer that the ring takes."""
-    slots = 2 * spec.geometry.message_window * spec.geometry.message_packets
-    copies = slots * len(spec.endpoints)
-    return slots, copies, copies * (HEADER_ROOM + spec.geometry.path_mtu)
+    geometry = part.spec.geometry
+    slots = 2 * geometry.message_window * geometry.message_packets
+    copies = slots * len(part.connections)
+    return slots, copies, copies * (HEADER_ROOM + geometry.path_mtu)
 
 
-def _keys(spec: RingSpec) -> list[tuple[tuple[int, int, int, int, int], int, int]]:
-    """Key, role and rank of each connection's data and answers; a key as `find_key` takes it."""
+def _keys(part: RingPart) -> list[tuple[tuple[int, int, int, int, int], int, int]]:
+    """Key, role and place of each connection's data and answers; a key as `find_key` takes it."""
     keys = []
-    for rank, endpoint in enumerate(spec.endpoints):
-        successor = spec.endpoints[(rank + 1) % len(spec.endpoints)]
+    for place, rank in enumerate(part.connections):
+        endpoint, successor = part.ends(rank)
         here, there = ip_halves(endpoint.ip), ip_halves(successor.ip)
-        keys.append(((*here, *there, successor.predecessor_qpn), ROLE_DATA, rank))
-        keys.append(((*there, *here, endpoint.successor_qpn), ROLE_ACKNOWLEDGE, rank))
+        keys.append(((*here, *there, successor.predecessor_qpn), ROLE_DATA, place))
+        keys.append(((*there, *here, endpoint.successor_qpn), ROLE_ACKNOWLEDGE, place))
     return keys

@@ -13,6 +13,7 @@ from netreduce.switch.checksum import SHIFT_ENTRIES, shifted
 from netreduce.switch.forwarding import count_drop, find_mac, read_mac
 from netreduce.switch.reduction import reduce_slot
 from netreduce.switch.tables import HEADER_ROOM, NOBODY, SwitchTables
+from netreduce.switch.translation import next_to_leave
 from netreduce.switch.verdicts import REPLAY
 from netreduce.trace.events import DropReason, Event, emit
 from netreduce.wire.frames import RECORD_HEADER_BYTES, queue_commit, queue_reserve
@@ -31,12 +32,12 @@ def payload_bytes(ring: np.record, message: np.record, slot: int) -> int:
 
 
 @compiled
-def copy_place(ring: np.record, number: int, rank: int, slot: int) -> int:
-    """Place of a rank's copy of a slot of message `number` in the ring's ranges of `held` and `buffers`.
+def copy_place(ring: np.record, number: int, place: int, slot: int) -> int:
+    """Place of a connection's copy of a slot of message `number` in the ring's ranges of `held` and `buffers`.
 
-    Copies of one rank follow each other: a burst is one run of packets of one rank, and is written in one run, too.
+    Copies of one connection follow each other: a burst is one run of its packets, and is written in one run, too.
     """
-    return ((number % ring.message_count) * ring.rank_count + rank) * ring.message_packets + slot
+    return ((number % ring.message_count) * ring.connection_count + place) * ring.message_packets + slot
 
 
 @compiled
@@ -78,23 +79,34 @@ def _write_frame(
 
 @inlined
 def _splice(
-    tables: SwitchTables, ring: np.record, message: np.record, slot: int, rank: int, size: int, kind: int, now_ps: int
+    tables: SwitchTables,
+    ring: np.record,
+    connection: np.record,
+    message: np.record,
+    slot: int,
+    size: int,
+    kind: int,
+    now_ps: int,
 ) -> None:
-    """Send ``tables.total[:size]`` on the connection of `rank`; `kind` is the event to log.
+    """Send ``tables.total[:size]`` on `connection`; `kind` is the event to log.
 
     A destination that is not known yet is flooded, as the frame itself would have been.
     """
-    copy = copy_place(ring, message.message, rank, slot)
+    copy = copy_place(ring, message.message, connection.place, slot)
     held = tables.held[ring.first_copy + copy]
     headers_at = ring.first_buffer + copy * ring.buffer_bytes + HEADER_ROOM - held.header_bytes
-    at = find_mac(tables.macs, read_mac(tables.buffers, headers_at), now_ps)
-    connection = tables.connections[ring.first_connection + rank]
     port, end, own = 0, tables.ports.size, connection.port
-    if at >= 0:
-        port, own = tables.macs[at].port, NOBODY
-        end = port + 1
+    if ring.pinned != 0:
+        port, own = max(connection.answer_port, 0), NOBODY
+        end = connection.answer_port + 1
+    else:
+        at = find_mac(tables.macs, read_mac(tables.buffers, headers_at), now_ps)
+        if at >= 0:
+            port, own = tables.macs[at].port, NOBODY
+            end = port + 1
     psn = psn_add(tables.entries[connection.first_entry + message.message % ring.message_count].first_psn, slot)
-    emit(tables.log, now_ps, kind, end - 1, -1, psn, ring.ring_id, rank, message.message, slot, size, -1)
+    rank, number = connection.rank, message.message
+    emit(tables.log, now_ps, kind, end - 1, -1, psn, ring.ring_id, rank, number, slot, size, -1)
     payload, payload_crc = tables.total[:size], tables.state[0].total_crc
     shift = tables.shifts[ring.first_shift : ring.first_shift + (SHIFT_ENTRIES if size == ring.path_mtu else 0)]
     while port < end:
@@ -109,48 +121,44 @@ def _splice(
 
 
 @inlined
-def _send_sum(
-    tables: SwitchTables, ring: np.record, message: np.record, slot: int, first: int, last: int, kind: int, now_ps: int
+def _send_out(
+    tables: SwitchTables,
+    ring: np.record,
+    outflow: np.record,
+    message: np.record,
+    slot: int,
+    first: int,
+    last: int,
+    kind: int,
+    now_ps: int,
 ) -> None:
-    """Reduce a complete slot and send the sum on the connections of ranks `first` up to, but not including, `last`."""
+    """Reduce the copies of an outflow and send it on the connections named in ``translations[first:last]``."""
     size = payload_bytes(ring, message, slot) - (INA_BYTES if slot == 0 else 0)
-    at = ring.first_buffer + copy_place(ring, message.message, 0, slot) * ring.buffer_bytes + HEADER_ROOM
+    copy = copy_place(ring, message.message, outflow.first_place, slot)
+    at = ring.first_buffer + copy * ring.buffer_bytes + HEADER_ROOM
     stride = ring.message_packets * ring.buffer_bytes
-    reduce_slot(tables, message.data_type, message.op, size, at, stride, ring.rank_count)
+    reduce_slot(tables, message.data_type, message.op, size, at, stride, outflow.place_count)
     if size == ring.path_mtu:
         tables.state[0].total_crc = crc32(tables.total[:size], 0)
     emit(tables.log, now_ps, Event.SUMMED.value, -1, -1, -1, ring.ring_id, -1, message.message, slot, size, -1)
-    for rank in range(first, last):
-        _splice(tables, ring, message, slot, rank, size, kind, now_ps)
-
-
-@inlined
-def _next_to_leave(tables: SwitchTables, ring: np.record, message: np.record) -> bool:
-    """With `hold`: step to the slot after the one that left; whether it is complete and may leave as well."""
-    ring.next_slot += 1
-    if ring.next_slot == message.packets:
-        ring.next_message += 1
-        ring.next_slot = 0
-    place = ring.next_message % ring.message_count
-    return (
-        tables.messages[ring.first_message + place].message == ring.next_message
-        and tables.slots[ring.first_slot + place * ring.message_packets + ring.next_slot].arrived == ring.rank_count
-    )
+    for row in range(first, last):
+        _splice(tables, ring, tables.connections[tables.translations[row]], message, slot, size, kind, now_ps)
 
 
 @inlined
 def send_sums(tables: SwitchTables, verdict: int, now_ps: int) -> None:
     """Carry out `COMPLETE` or `REPLAY`: the slot in `state` leaves, and with `hold` those that waited for it."""
     state = tables.state[0]
-    ring = tables.rings[state.ring]
+    ring, outflow = tables.rings[state.ring], tables.outflows[state.outflow]
     message, slot = tables.messages[state.message], state.slot
-    first, last, kind = 0, ring.rank_count, Event.SPLICED.value
+    first, kind = outflow.first_translation, Event.SPLICED.value
+    last = first + outflow.translation_count
     if verdict == REPLAY:
-        first = tables.connections[state.connection].rank
+        first = tables.connections[state.connection].translation
         last, kind = first + 1, Event.REPLAYED.value
     for _ in range(ring.message_count * ring.message_packets):
-        _send_sum(tables, ring, message, slot, first, last, kind, now_ps)
-        if verdict == REPLAY or ring.hold == 0 or not _next_to_leave(tables, ring, message):
+        _send_out(tables, ring, outflow, message, slot, first, last, kind, now_ps)
+        if verdict == REPLAY or ring.hold == 0 or not next_to_leave(tables, ring, outflow, message):
             return
-        message = tables.messages[ring.first_message + ring.next_message % ring.message_count]
-        slot = ring.next_slot
+        message = tables.messages[ring.first_message + outflow.next_message % ring.message_count]
+        slot = outflow.next_slot

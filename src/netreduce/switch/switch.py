@@ -8,9 +8,17 @@ from netreduce.compiled import entry
 from netreduce.errors import AdmissionError, ConfigurationError
 from netreduce.switch.forwarding import find_mac, free_mac
 from netreduce.switch.pipeline import take_burst
-from netreduce.switch.registry import Registry, RingSpec, ip_halves, ip_text
+from netreduce.switch.registry import Registry, RingPart, RingSpec, ip_halves, ip_text
 from netreduce.switch.routing import find_hop, free_hop
-from netreduce.switch.tables import PROBES_MAX, RING_COUNTERS, SwitchLimits, make_tables
+from netreduce.switch.tables import (
+    MAC_ATTACHED,
+    MAC_BEYOND,
+    MAC_LEARNED,
+    NOBODY,
+    RING_COUNTERS,
+    SwitchLimits,
+    make_tables,
+)
 from netreduce.trace.events import DropReason, EventLog, make_event_log
 from netreduce.units import NEVER_PS, PS_PER_S
 from netreduce.wire.build import mac_bytes
@@ -46,7 +54,7 @@ class Switch:
         self._egress_state = np.zeros(port_count, QUEUE_STATE).view(np.recarray)
         self.tables = make_tables(port_count, limits, self._egress_state, events or make_event_log())
         self.tables.ports.up = 1
-        self._registry = Registry(self.tables, hold=gap_policy == "hold")
+        self._registry = Registry(self.tables, limits, hold=gap_policy == "hold")
         self._addresses: dict[str, tuple[int, int]] = {}  # attached IP: port, MAC
         self._told: set[int] = set()  # failed rings whose notice was handed out
         self._take_burst = entry(take_burst, self.tables, 0, np.empty(0, np.uint8), 0)
@@ -85,15 +93,26 @@ class Switch:
         for other_ip, (other_port, other_mac) in self._addresses.items():
             if other_port != port and (other_ip == ip or other_mac == number):
                 raise ConfigurationError(f"address {ip} ({mac}) is attached to port {other_port} already")
+        self._set_mac(number, port, MAC_ATTACHED)
+        self.tables.ports[port].up = 1
+        self._addresses[ip] = (port, number)
+
+    def set_way(self, mac: str, port: int) -> None:
+        """Send what is for `mac`, which is behind other switches, by `port`; from there it may come by any trunk."""
+        self._set_mac(int.from_bytes(mac_bytes(mac), "big"), port, MAC_BEYOND)
+
+    def set_trunk(self, port: int, *, floods: bool) -> None:
+        """Say that another switch is at `port`, and whether frames may be flooded there without going in circles."""
+        self.tables.ports[port].trunk, self.tables.ports[port].blocked = 1, not floods
+
+    def _set_mac(self, number: int, port: int, kind: int) -> None:
         now_ps = 0
         at = int(find_mac(self.tables.macs, number, now_ps))
         if at < 0:
             at = int(free_mac(self.tables.macs, number, now_ps))
         if at < 0:
-            raise ConfigurationError(f"the MAC table has no room for {mac}: its {PROBES_MAX} places are taken")
-        self.tables.macs[at] = (number, port, now_ps, 1)
-        self.tables.ports[port].up = 1
-        self._addresses[ip] = (port, number)
+            raise ConfigurationError(f"the MAC table of {self.name} has no room for another address")
+        self.tables.macs[at] = (number, port, now_ps, kind)
 
     def bring_up(self, port: int) -> None:
         """Let frames out by `port`, whose addresses are learned as they speak."""
@@ -142,7 +161,7 @@ class Switch:
         if any(number == other for _, other in self._addresses.values()):
             return  # a router's, behind which are more
         row = self.tables.macs[int(find_mac(self.tables.macs, number, now_ps))]
-        row.fixed, row.seen_ps = 0, now_ps
+        row.fixed, row.seen_ps = MAC_LEARNED, now_ps
 
     def detach(self, port: int) -> None:
         """Unplug `port`: its addresses are free, its queue is emptied, what it sends is no longer aggregated."""
@@ -156,7 +175,21 @@ class Switch:
 
     def register_ring(self, spec: RingSpec) -> None:
         """Aggregate the connections of a ring from now on. AdmissionError says why it cannot be."""
-        self._registry.register(spec, {ip: port for ip, (port, _) in self._addresses.items()})
+        ranks = range(len(spec.endpoints))
+        ports = [self._addresses.get(endpoint.ip, (NOBODY, 0))[0] for endpoint in spec.endpoints]
+        ends = {rank: (ports[rank], ports[(rank + 1) % len(ports)]) for rank in ranks}
+        self._registry.register(RingPart(spec, tuple(ranks), ends, pinned=False))
+
+    def register_part(self, part: RingPart) -> None:
+        """Aggregate what of a ring meets here from now on. AdmissionError says why it cannot be."""
+        self._registry.register(part)
+
+    def fail_ring(self, ring_id: int) -> None:
+        """Drop the data of a ring from now on: its ranks disagree, as another switch found. It may be gone already."""
+        row = self._registry.rings.get(ring_id)
+        if row is not None:
+            self._told.add(ring_id)
+            self.tables.rings[row].failed = 1
 
     def unregister_ring(self, ring_id: int) -> None:
         """Stop aggregating for a ring and free its memory. AdmissionError if it is not registered."""
@@ -169,7 +202,11 @@ class Switch:
 
     def rings(self) -> dict[int, RingSpec]:
         """The registered rings by id."""
-        return dict(self._registry.specs)
+        return {ring_id: part.spec for ring_id, part in self._registry.parts.items()}
+
+    def part(self, ring_id: int) -> RingPart:
+        """What of a ring meets here. KeyError if it is not registered."""
+        return self._registry.parts[ring_id]
 
     def notices(self) -> list[Mismatch]:
         """Rings that failed since the last call because two ranks disagree; each once."""
@@ -207,11 +244,12 @@ class Switch:
                     continue
                 at = int(ring.first_slot + message.message % ring.message_count * ring.message_packets)
                 slots = self.tables.slots[at : at + int(message.packets)]
-                late = slots[(slots["arrived"] > 0) & (slots["arrived"] < ring.rank_count)]
+                late = slots[(slots["arrived"] > 0) & (slots["arrived"] < ring.child_count)]
                 late = late[now_ps - late["first_ps"] > longer_than_ps]
                 if late.size:
                     have = int(np.bitwise_and.reduce(late["bitmap"]))
-                    missing = tuple(rank for rank in range(int(ring.rank_count)) if not have >> rank & 1)
+                    children = self._registry.parts[ring_id].children
+                    missing = tuple(rank for place, rank in enumerate(children) if not have >> place & 1)
                     waited_s = (now_ps - int(late["first_ps"].min())) / PS_PER_S
                     found.append(Waiting(ring_id, int(message.message) & MESSAGE_ID_MASK, missing, waited_s))
         return sorted(found, key=lambda waiting: -waiting.waiting_s)

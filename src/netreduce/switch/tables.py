@@ -5,8 +5,11 @@ The per-packet code is free functions over these tables. The four arrays of the 
 Record (`slots`), Header Buffer and Payload Buffer (`held`, `buffers`), Aggregation Value (`total`).
 
 A ring of P ranks with N messages in flight has ``2 N`` *messages* here, each of up to `message_packets` *slots* (one
-per packet of the message), each with P *copies* (one per rank): rows of `held` and equally many `buffers` of
-``HEADER_ROOM + path_mtu`` bytes, in the order of message, rank, slot.
+per packet of the message), each with P *copies* (one per connection): rows of `held` and equally many `buffers` of
+``HEADER_ROOM + path_mtu`` bytes, in the order of message, connection, slot.
+
+Where only part of a ring meets, its connections are those whose data this switch sums, *children*, and behind them the
+one that enters from above with the total; translation.py says how the two become *outflows*.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ PROBES_MAX = 16
 """Places where a MAC address may lie in its table."""
 WANTED_MAX = 16
 """Destinations that may wait for the control plane to look for their next hop."""
+OUTFLOWS = 2
+"""Outflows of a ring: the sum of its children, and the total from above."""
 NOBODY = -1
 
 ROLE_NONE = 0
@@ -46,10 +51,17 @@ def _record(*names: str) -> np.dtype:
 PORT = _record(
     "up",  # a cable is plugged in: frames may be flooded here
     "mac",  # of a port that routes: its own address; 0 for one that bridges
+    "trunk",  # another switch is there: senders that may come by several ways are let in here
+    "blocked",  # frames are not flooded here: they would go round for ever
     "packets_in",
     "bytes_in",
 )
-MAC = _record("mac", "port", "seen_ps", "fixed")  # `mac` 0: free; `fixed`: attached, neither moves nor ages
+MAC = _record("mac", "port", "seen_ps", "fixed")  # `mac` 0: free; `fixed`: one of the next three
+MAC_LEARNED = 0
+MAC_ATTACHED = 1
+"""At this port and at no other; neither moves nor ages."""
+MAC_BEYOND = 2
+"""Behind other switches: found by this port, and let in by any trunk."""
 HOP = _record("ip_high", "ip_low", "mac", "port")  # of a router; `port` `NOBODY`: an address of the switch's own host
 WANTED = _record("ip_high", "ip_low")  # destinations whose next hop is asked for
 KEY = _record(
@@ -74,20 +86,21 @@ RING_COUNTERS = (
 RING = _record(
     "used",
     "ring_id",
-    "rank_count",
+    "child_count",  # connections whose data are summed here
+    "connection_count",  # the children, and the one from above if there is one
+    "pinned",  # frames of its connections take the ports that are set, not those of their addresses
     "message_count",  # 2 N
     "message_packets",
     "path_mtu",
     "first_shift",  # where the tables for a whole packet's CRC start in `shifts`
     "first_connection",
+    "first_outflow",
     "first_message",
     "first_slot",
     "first_copy",  # row of `held` of the first copy
     "first_buffer",  # byte of `buffers` where its buffer starts
     "buffer_bytes",  # length of one buffer
-    "hold",  # slots leave in the order of their PSNs, see release.py
-    "next_message",  # with `hold`: the slot to leave next
-    "next_slot",
+    "hold",  # slots leave in the order of their PSNs, see aggregator.py
     "failed",  # ranks disagreed; nothing is aggregated any more
     "failed_message",
     "failed_rank",  # the rank that disagreed with `first_rank` of the message
@@ -97,13 +110,25 @@ RING = _record(
     "failed_ina_flags",
     *RING_COUNTERS,
 )
+OUTFLOW = _record(  # what leaves of a slot, and on which connections; two a ring, see translation.py
+    "arrived",  # copies that a slot must hold before it can leave here
+    "first_place",  # connections whose copies are combined: the first, and how many
+    "place_count",
+    "first_translation",  # range of `translations`: the connections that it leaves on
+    "translation_count",
+    "next_message",  # with `hold`: the slot to leave next
+    "next_slot",
+)
 CONNECTION = _record(
     "ring",
-    "rank",
-    "rank_bit",
+    "rank",  # of the sender, in the ring
+    "place",  # among the connections of the ring at this switch
+    "bit",  # in a slot's bitmap
+    "outflow",  # row of `outflows`: what leaves on this connection
+    "translation",  # row of `translations` that names it
     "first_entry",
-    "port",  # the port that owns the source address, or `NOBODY`
-    "answer_port",  # the port that owns the destination address
+    "port",  # towards the sender: the port that owns the source address, or `NOBODY`
+    "answer_port",  # towards the successor: the port that owns the destination address
     "answer_qpn",  # queue pair of the sender, where answers go
     "newest",  # number of the newest message; -1 before the first. Not taken modulo 2^32, unlike the message id
     "next_psn",  # first PSN of the message after `newest`
@@ -130,7 +155,7 @@ MESSAGE = _record(
     "complete",  # slots that are complete
 )
 SLOT = _record(
-    "bitmap",  # ranks whose copy is held
+    "bitmap",  # connections whose copy is held
     "arrived",  # how many
     "first_ps",  # when the first came
 )
@@ -142,6 +167,8 @@ STATE = _record(
     "connection",
     "message",  # row of `messages`
     "slot",
+    "outflow",  # row of `outflows`
+    "way",  # port by which the frame must go on, or `NOBODY`: where its address is
     "answer",  # AETH syndrome of the answer that the switch gives itself, 0 for none
     "total_crc",  # CRC-32 of the sum in `total`
     "hop",  # row of `hops` of a routed frame, or `NOBODY`
@@ -171,7 +198,9 @@ class SwitchTables(NamedTuple):
     wanted: np.recarray
     keys: np.recarray
     rings: np.recarray
+    outflows: np.recarray  # OUTFLOW[rings, OUTFLOWS], flat
     connections: np.recarray
+    translations: np.ndarray  # int64[connections], rows of `connections`: the Connection Translation Table
     entries: np.recarray  # ENTRY[connections, MESSAGES_MAX], flat
     messages: np.recarray  # MESSAGE[rings, MESSAGES_MAX], flat
     slots: np.recarray
@@ -191,6 +220,8 @@ class SwitchLimits(NamedTuple):
     """Aggregator memory: buffers for the copies of all rings."""
     egress_bytes: int = 4 * 1024 * 1024
     """Egress queue of one port, record headers included; a multiple of 16."""
+    ring_memory_bytes: int = 1 << 62
+    """Most of it that one ring may take."""
     rings: int = 64
     connections: int = 1024
     macs: int = 4096
@@ -220,7 +251,9 @@ def make_tables(port_count: int, limits: SwitchLimits, egress_state: np.recarray
         wanted=_rows(WANTED, WANTED_MAX),
         keys=_rows(KEY, keys),
         rings=_rows(RING, limits.rings),
+        outflows=_rows(OUTFLOW, limits.rings * OUTFLOWS),
         connections=_rows(CONNECTION, limits.connections),
+        translations=np.zeros(limits.connections, np.int64),
         entries=_rows(ENTRY, limits.connections * MESSAGES_MAX),
         messages=_rows(MESSAGE, limits.rings * MESSAGES_MAX),
         slots=_rows(SLOT, copies),

@@ -6,10 +6,10 @@ A positive verdict is a `DropReason`. `tables.state` says which ring, connection
 FORWARD = 0
 """Send it on as it is."""
 KEPT = -1
-"""A rank's copy was stored; nothing leaves yet."""
+"""A copy was stored; nothing leaves yet."""
 COMPLETE = -2
-"""That was the last copy: the sum leaves on every connection."""
+"""That was the last copy: an outflow of the slot leaves on its connections."""
+REPLAY = -3
+"""A copy of a slot whose outflow has left already: it leaves again, on this connection."""
 IGNORED = -4
 """It is none of a router's business."""
-REPLAY = -3
-"""A copy of a slot that is complete already: the sum leaves again, on this connection."""
