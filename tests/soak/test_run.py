@@ -18,15 +18,16 @@ from netreduce.wire.opcodes import Opcode
 KEPT = [int(line.split("#")[0]) for line in (Path(__file__).parent / "kept_seeds.txt").read_text().splitlines() if line]
 
 
-def holds(seed: int, splice: bool) -> None:
-    drawn = draw(seed)
+def holds(seed: int, splice: bool, levels: bool = True) -> None:
+    drawn = draw(seed, levels=levels)
     outcome = run(drawn, splice=splice)
     assert not outcome.violations, "\n".join([*drawn.lines(), *outcome.violations, outcome.tables])
 
 
+@pytest.mark.parametrize("levels", [False, True], ids=["one switch", "levels"])
 @pytest.mark.parametrize("seed_kept", KEPT)
-def test_a_kept_seed_that_found_something_holds(seed_kept: int) -> None:
-    holds(seed_kept, splice=True)
+def test_a_kept_seed_that_found_something_holds(seed_kept: int, levels: bool) -> None:
+    holds(seed_kept, splice=True, levels=levels)
 
 
 @pytest.mark.parametrize("splice", [True, False], ids=["spliced", "forwarded"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from netreduce.control.topology import Topology, leaf_spine_topology, star_topology, three_level_topology
 from netreduce.units import GBPS, PS_PER_MS, PS_PER_NS, PS_PER_US
 from netreduce.wire.control import Geometry
 from netreduce.wire.ina import ELEMENT_BYTES, DataType, ReduceOp
@@ -17,8 +19,9 @@ PACKETS_MAX = 400
 HURT_PS_MAX = 30 * PS_PER_MS
 """Longest time from the start to the last interruption."""
 GENTLE_LOSS = 0.04
-"""Up to this much loss on every line, eight attempts in a row do not fail, so every ring must finish. A frame that is
-overtaken counts as well: to go-back-N it is a gap."""
+"""Up to this much loss on every line, eight attempts in a row do not fail, so every ring must finish; with levels of
+switches a part of it, for there are more lines on the way. A frame that is overtaken counts as well: to go-back-N it is
+a gap."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Interruption:
     """Something that starts and ends: a partition of a host's link, a stall of a line, a rank that sends nothing."""
 
     kind: str
-    index: int  # host of a partition, line of a stall; a pause takes the rank on each ring modulo its size
+    index: int  # link of a partition, line of a stall; a pause takes the rank on each ring modulo its size
     start_ps: int
     duration_ps: int
 
@@ -73,6 +76,9 @@ class Draw:
 
     seed: int
     hosts: int
+    pods: tuple[tuple[int, ...], ...]  # racks by their hosts; without pods all hosts are around one switch
+    spines: int  # over each pod
+    cores: int  # over all spines, where there are several pods
     rate_bps: int
     delay_ps: int
     quantum_ps: int
@@ -88,15 +94,30 @@ class Draw:
     @property
     def harsh(self) -> bool:
         """Whether a ring may run out of retries; then it must say so by name."""
-        return sum(chance.probability for chance in self.chances if chance.effect in LOSING) > GENTLE_LOSS
+        losing = sum(chance.probability for chance in self.chances if chance.effect in LOSING)
+        return losing * len(set(self.topology.levels.values())) > GENTLE_LOSS
+
+    @property
+    def topology(self) -> Topology:
+        """The network."""
+        line: dict[str, int] = {"rate_bps": self.rate_bps, "delay_ps": self.delay_ps}
+        if not self.pods:
+            return star_topology(self.hosts, **line)
+        if len(self.pods) == 1:
+            return leaf_spine_topology(self.pods[0], self.spines, **line)
+        return three_level_topology(self.pods, self.spines, self.cores, **line)
 
     def lines(self) -> list[str]:
         """Each drawn value, in a few lines for a reader."""
         queues_kib = self.switch_egress_bytes // 1024, self.nic_egress_bytes // 1024
+        pods = " | ".join(" ".join(map(str, pod)) for pod in self.pods)
+        switches = f"under {self.spines} spines" + f" a pod and {self.cores} super-spines" * (len(self.pods) > 1)
+        shape = f" in racks of {pods} {switches}," if self.pods else ""
         network = (
-            f"seed {self.seed}: {self.hosts} hosts at {self.rate_bps // GBPS} Gb/s, delay {_time(self.delay_ps)}, "
-            f"quantum {_time(self.quantum_ps)}, gap policy {self.gap_policy}, queues of {queues_kib[0]} KiB (switch) "
-            f"and {queues_kib[1]} KiB (NIC), timeout {self.timeout}, RNR timer {self.min_rnr_timer}"
+            f"seed {self.seed}: {self.hosts} hosts{shape} at {self.rate_bps // GBPS} Gb/s, "
+            f"delay {_time(self.delay_ps)}, quantum {_time(self.quantum_ps)}, gap policy {self.gap_policy}, "
+            f"queues of {queues_kib[0]} KiB (switch) and {queues_kib[1]} KiB (NIC), timeout {self.timeout}, "
+            f"RNR timer {self.min_rnr_timer}"
         )
         rings = [f"  ring {number}: {ring}" for number, ring in enumerate(self.rings, 1)]
         hurts = [str(hurt) for hurt in (*self.chances, *self.interruptions)]
@@ -158,8 +179,46 @@ def _draw_interruptions(random: np.random.Generator, hosts: int, timeout_ps: int
     return tuple(sorted(found, key=lambda interruption: interruption.start_ps))
 
 
-def draw(seed: int) -> Draw:
-    """The run of `seed`."""
+def _draw_pods(random: np.random.Generator, hosts: int) -> tuple[tuple[int, ...], ...]:
+    """One switch, one pod of racks, or several pods, with unequal racks, in equal parts."""
+    cuts = sorted({0, hosts, *(int(cut) for cut in random.integers(1, hosts, int(random.integers(1, 5))))})
+    racks = [after - before for before, after in pairwise(cuts)]
+    levels = int(random.integers(1, 4))
+    if levels < 3:
+        return (tuple(racks),) * (levels - 1)
+    between = int(random.integers(1, len(racks)))
+    return tuple(racks[:between]), tuple(racks[between:])
+
+
+def _over_levels(drawn: Draw) -> Draw:
+    """The same run over levels of switches, by chance of its own: rings rack by rack, and hurt on any link."""
+    random = np.random.default_rng([drawn.seed, 1])
+    pods = _draw_pods(random, drawn.hosts)
+    drawn = replace(drawn, pods=pods, spines=int(random.integers(1, 4)), cores=int(random.integers(1, 4)))
+    if not pods:
+        return drawn
+    topology = drawn.topology
+    links = drawn.hosts + len(topology.cables)
+    rack_of = [topology.hosts[host].switch for host in range(drawn.hosts)]
+    rings = []
+    for ring in drawn.rings:
+        hosts = sorted(ring.hosts, key=lambda host: rack_of[host])  # stable: any order inside a rack
+        turn = int(random.integers(len(hosts)))
+        rings.append(replace(ring, hosts=(*hosts[turn:], *hosts[:turn])))
+    chances = [replace(c, line=c.line if c.line < 0 else int(random.integers(2 * links))) for c in drawn.chances]
+    interruptions = [
+        replace(i, index=i.index if i.kind == "pause" else int(random.integers(links * (1 + (i.kind == "stall")))))
+        for i in drawn.interruptions
+    ]
+    return replace(drawn, rings=tuple(rings), chances=tuple(chances), interruptions=tuple(interruptions))
+
+
+def draw(seed: int, *, levels: bool = True) -> Draw:
+    """The run of `seed`; without `levels` around one switch."""
+    return _over_levels(_draw_star(seed)) if levels else _draw_star(seed)
+
+
+def _draw_star(seed: int) -> Draw:
     random = np.random.default_rng(seed)
     hosts = int(random.integers(2, 9))
     rate_bps = int(_one_of(random, 1, 10, 25, 100)) * GBPS
@@ -170,6 +229,9 @@ def draw(seed: int) -> Draw:
     return Draw(
         seed=seed,
         hosts=hosts,
+        pods=(),
+        spines=0,
+        cores=0,
         rate_bps=rate_bps,
         delay_ps=delay_ps,
         quantum_ps=quantum_ps,

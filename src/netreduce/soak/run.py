@@ -107,7 +107,7 @@ def _begin(rig: Rig, interruption: Interruption) -> Callable[[], None]:
         return resume
     if interruption.kind == "stall":
         return rig.simulator.lines[interruption.index].stall().remove
-    return rig.links[interruption.index].partition().remove
+    return rig.simulator.links[interruption.index].partition().remove
 
 
 def _interrupt(rig: Rig, drawn: Draw) -> None:
@@ -142,14 +142,12 @@ def _play(rig: Rig, drawn: Draw) -> None:
 
 
 def run(drawn: Draw, *, splice: bool = True) -> Outcome:
-    """Play a run, through a splicing switch or, with the same queue pairs and faults, through one that forwards."""
+    """Play a run, through splicing switches or, with the same queue pairs and faults, through ones that forward."""
     rig = Rig(
         RigSettings(
-            drawn.hosts,
+            topology=drawn.topology,
             seed=drawn.seed,
             quantum_ps=drawn.quantum_ps,
-            rate_bps=drawn.rate_bps,
-            delay_ps=drawn.delay_ps,
             gap_policy=drawn.gap_policy,
             nic_limits=NIC_LIMITS._replace(egress_bytes=drawn.nic_egress_bytes),
             switch_limits=SWITCH_LIMITS._replace(egress_bytes=drawn.switch_egress_bytes),
