@@ -44,8 +44,8 @@ def _child(target: str, *arguments: str) -> subprocess.Popen[str]:
 def fuzz(target: str, seconds: int, seed: int) -> bool:
     """Fuzz one target; whether nothing broke. Prints a line of figures."""
     found, broken = WORK / "found" / target, WORK / "broken" / target
-    found.mkdir(parents=True, exist_ok=True)
-    broken.mkdir(parents=True, exist_ok=True)
+    for folder in (found, broken, CORPUS / target):
+        folder.mkdir(parents=True, exist_ok=True)
     before = set(broken.iterdir())
     options = [f"-max_total_time={seconds}", f"-max_len={INPUT_BYTES_MAX}", f"-timeout={INPUT_SECONDS_MAX}"]
     options += [f"-artifact_prefix={broken}/", f"-seed={seed}", "-print_final_stats=1", "-rss_limit_mb=4096"]

@@ -5,10 +5,13 @@ Random bytes hardly ever carry a good ICRC; a target that seals its frames again
 
 from __future__ import annotations
 
+import struct
 import zlib
+from typing import NamedTuple
 
 import numpy as np
 
+from netreduce.wire.opcodes import OPCODE_HEADER_BYTES, OPCODE_ROLES, Role
 from netreduce.wire.packet import ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, finish_frame
 
 ETHERTYPES = {ETHERTYPE_IPV4: 4, ETHERTYPE_IPV6: 6}
@@ -78,6 +81,67 @@ def sealed(frame: np.ndarray) -> np.ndarray:
     if udp_at >= ip_at + 20 and frame.size >= udp_at + SHORTEST_SEALED_BYTES:
         finish_frame(frame, ip_at, udp_at, frame.size)
     return frame
+
+
+class Seen(NamedTuple):
+    """A RoCE packet as the specification reads it: the oracle for the product's own parser."""
+
+    source_ip: bytes
+    destination_ip: bytes
+    opcode: int
+    roles: int
+    destination_qpn: int
+    psn: int
+    syndrome: int  # -1 without an AETH
+    payload: bytes
+    icrc_good: bool
+
+
+def seen(frame: bytes) -> Seen | None:
+    """The packet in a frame, or None if it is none or is malformed (RoCEv2 annex A17; RFC 791, 8200, 768)."""
+    ip_at = 18 if frame[12:14] == b"\x81\0" else 14
+    ip = frame[ip_at:]
+    version = ETHERTYPES.get(int.from_bytes(frame[ip_at - 2 : ip_at], "big"))
+    if version == 4 and len(ip) >= 20 and ip[0] >> 4 == 4:
+        udp_at, end = 4 * (ip[0] & 15), int.from_bytes(ip[2:4], "big")
+        header = ip[:udp_at]
+        is_whole = udp_at >= 20 and len(header) == udp_at and _sum16(header) == 0xFFFF
+        if ip[9] != 17 or int.from_bytes(ip[6:8], "big") & 0x3FFF or not is_whole:
+            return None
+        addresses = ip[12:16], ip[16:20]
+    elif version == 6 and len(ip) >= 40 and ip[0] >> 4 == 6 and ip[6] == 17:
+        udp_at, end, addresses = 40, 40 + int.from_bytes(ip[4:6], "big"), (ip[8:24], ip[24:40])
+    else:
+        return None
+    bth = ip[udp_at + 8 :]
+    if len(ip) < max(end, udp_at + 8) or int.from_bytes(ip[udp_at + 2 : udp_at + 4], "big") != 4791:
+        return None
+    if end - udp_at != int.from_bytes(ip[udp_at + 4 : udp_at + 6], "big") or end < udp_at + 8 + 12 + 4 or bth[1] & 15:
+        return None
+    roles, start = int(OPCODE_ROLES[bth[0]]), udp_at + 8 + int(OPCODE_HEADER_BYTES[bth[0]])
+    stop = end - 4 - (bth[1] >> 4 & 3)
+    if not roles or start > stop or (not roles & Role.PAYLOAD and start != end - 4):
+        return None
+    reth_bytes = 16 if roles & Role.RETH else 0
+    icrc = reference_icrc(ip[: end - 4], version, udp_at).to_bytes(4, "little")
+    return Seen(
+        *addresses,
+        bth[0],
+        roles,
+        int.from_bytes(bth[5:8], "big"),
+        int.from_bytes(bth[9:12], "big"),
+        bth[12 + reth_bytes] if roles & Role.AETH else -1,
+        ip[start:stop],
+        icrc == ip[end - 4 : end],
+    )
+
+
+def _sum16(data: bytes) -> int:
+    """Ones' complement sum (RFC 1071)."""
+    total = sum(struct.unpack(f">{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total
 
 
 def reference_icrc(packet: bytes, version: int, udp_at: int) -> int:

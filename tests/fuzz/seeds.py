@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 from tests.fuzz.fuzz import WORK
 from tests.fuzz.targets.control import ADDRESSES
+from tests.fuzz.targets.door import OUTSIDE_MAC, TOKEN
 
 from netreduce.wire import control
 from netreduce.wire.build import build_burst, build_frame
@@ -59,16 +60,15 @@ def capture_seeds() -> Iterator[bytes]:
 
 
 def burst_seeds() -> Iterator[bytes]:
-    """Whole bursts, a stream, packets of the kernel."""
+    """A whole burst, and a stream."""
     frames = [build_frame(opcode, b"") for opcode in (Opcode.SEND_ONLY, Opcode.ACKNOWLEDGE)]
     yield b"\0" + build_burst(frames, 5).tobytes()
     yield b"\1" + b"".join(struct.pack(">I", frame.size) + frame.tobytes() for frame in frames)
-    yield b"\2" + bytes([60] * 1) + bytes(16) + struct.pack("<IIIHHHH", 0x50, 60, 60, 0, 14, 5, 0x8100) + bytes(68)
 
 
 def _endpoint(rank: int) -> control.Endpoint:
     ip, mac = ADDRESSES[rank]
-    return control.Endpoint(rank, ip, mac, 16 + rank, 32 + rank, 7, (0,) * 3, (0,) * 3, (0,) * 3, (0,) * 3)
+    return control.Endpoint(rank, ip, mac, 16 + rank, 32 + rank, 7)
 
 
 def control_seeds() -> Iterator[bytes]:
@@ -99,7 +99,88 @@ def _example(name: str) -> object:
     return known.get(name, "text" if name in texts else 1)
 
 
-SEEDS = {"frame": frame_seeds, "capture": capture_seeds, "burst": burst_seeds, "control": control_seeds}
+def nic_seeds() -> Iterator[bytes]:
+    """A receive and a send are posted, each opcode arrives, time passes; messages of several packets; all at once."""
+    posted = bytes([5, 0, 2, 0, 0, 5, 1, 1, 0, 0, 6, 1])
+    scripts = []
+    for number, opcode in enumerate(Opcode):
+        roles = OPCODE_ROLES[opcode]
+        one = bytes([0, number, 0, 1, *([3] if roles & Role.PAYLOAD else [])])
+        one += bytes([0, 0, 1, 0]) if roles & Role.RETH else b""
+        one += bytes([0]) if roles & Role.AETH else b""
+        scripts.append(one)
+        yield posted + one + b"\6\1"
+    for chosen in ((0, 1, 2), (6, 7, 8), (6, 7, 9), (4, 5, 4), (10, 11, 10)):
+        yield posted + b"".join(scripts[i] for i in chosen) + b"\6\1"
+    yield posted + b"".join(script + b"\7" for script in scripts)
+    for syndrome in (0x1F, 0x60, 0x61, 0x62, 0x63, 0x21, 0xFF):
+        answer = bytes([0, list(Opcode).index(Opcode.ACKNOWLEDGE), 0, 0, syndrome])
+        yield posted + answer * 4 + b"\6\xff" * 4
+
+
+def switch_seeds() -> Iterator[bytes]:
+    """All messages in windows, acknowledged; replays; lost first packets; the wrong port; changes of each header."""
+    for policy in (b"\0", b"\1"):
+        windows = b""
+        for first in range(0, 8, 2):  # messages of two packets
+            windows += bytes([7, 0 + 2 * 2, first, 7, 1 + 2 * 2, first, 6, 0, 6, 1])
+        yield policy + windows
+        yield policy + bytes([7, 4, 0, 7, 4, 0, 7, 5, 0, 7, 5, 0]) + windows
+        yield policy + bytes([7, 2, 1, 7, 3, 1]) + windows
+        yield policy + b"".join(bytes([0, rank, 0, port]) for rank in range(2) for port in range(3)) + windows
+        for at in (0, 6, 14, 23, 34, 42, 43, 47, 50, 54, 58, 62, 66, 67, 68, 69, 70):
+            yield policy + bytes([2, 0, 0, 1, at, 1, 0]) + windows
+            yield policy + b"".join(bytes([2, rank, 0, 1, at, 2, 0]) for rank in range(2)) + windows
+        yield policy + bytes([5, 0, 0x1F, 5, 5, 1, 0x60, 0, 5, 1, 0x21, 1]) + windows
+
+
+def ina_seeds() -> Iterator[bytes]:
+    """The truth, and each field wrong."""
+    for elements in (188, 1, 60):
+        truth = pack_ina(7, 0, 0, 4 * elements, DataType.FLOAT32, ReduceOp.SUM, InaFlag.START | InaFlag.END)
+        for first in (0, 1):
+            yield bytes([elements - 1, first]) + truth
+            for at in range(len(truth)):
+                yield bytes([elements - 1, first]) + truth[:at] + bytes([truth[at] + 1]) + truth[at + 1 :]
+
+
+def door_seeds() -> Iterator[bytes]:
+    """Greetings of every kind, with and without the token, and what observers may ask."""
+    geometry, endpoints = (
+        control.Geometry(message_packets=2, path_mtu=256),
+        (control.Endpoint(0, "10.9.0.1", "", 1, 2, 3),),
+    )
+    mine = (control.Endpoint(0, "10.9.0.1", OUTSIDE_MAC, 1, 2, 3),)
+    present = control.Present("w", OUTSIDE_MAC, "10.9.0.1", TOKEN)
+    observer = control.Hello(-1, "o", 1, TOKEN)
+    asked: list[control.Message] = [control.StatisticsRequest(), control.RingsRequest()]
+    asked += [control.Register(endpoints, geometry), control.Register(mine, geometry, 5), control.Unregister(5)]
+    joins = [control.Join("g", 1, mine[0], geometry), control.Ready(1), control.Leave(1)]
+    for who, greeting, rest in (
+        (0, present, joins),
+        (0, observer, asked),
+        (2, control.Hello(-1, "o", 1), asked),
+        (2, control.Attach("w"), []),
+        (0, control.Present("w", "zz", "10.9.0.1", TOKEN), []),
+        (1, control.Present("w", OUTSIDE_MAC, "nowhere", TOKEN), []),
+        (0, control.Hello(0, "w", 1, TOKEN), []),
+        (1, control.Hello(-1, "o", 1, "guess"), asked),
+    ):
+        yield b"\n".join(bytes([who + 48]) + control.encode(message) for message in (greeting, *rest))
+    yield b"2" + control.encode(control.Attach("w")) + b"\n2" + bytes(64)
+    yield b"0{}\n1\xff\xff\xff\xff\n3nonsense\n4\xff\xff\xff\xff"
+
+
+SEEDS = {
+    "burst": burst_seeds,
+    "capture": capture_seeds,
+    "control": control_seeds,
+    "door": door_seeds,
+    "frame": frame_seeds,
+    "ina": ina_seeds,
+    "nic": nic_seeds,
+    "switch": switch_seeds,
+}
 
 
 def main() -> None:

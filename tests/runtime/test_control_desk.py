@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from netreduce.runtime.control_channel import BadMessageError
 from netreduce.runtime.control_desk import ControlDesk
-from netreduce.switch import Switch
+from netreduce.switch import Switch, SwitchLimits
 from netreduce.wire import control
 from netreduce.wire.control import COUNT_MAX
 
@@ -77,3 +77,28 @@ def test_reports_saturate_instead_of_overflowing(switch):
     for _ in range(2):
         desk.answer(0, ADDRESSES[0], control.Report({"sent_pkts": COUNT_MAX}), 0)
     assert desk.statistics().workers == {"sent_pkts": COUNT_MAX}
+
+
+def join_alone(desk, port, group, geometry):
+    """A group of one, by the worker at `port`; the answer."""
+    ip, mac = ADDRESSES[port]
+    number = sum(map(ord, group))
+    endpoint = control.Endpoint(0, ip, mac, 2 * number, 2 * number + 1, 0)
+    ((_, answer),) = desk.answer(port, ADDRESSES[port], control.Join(group, 1, endpoint, geometry), 0)
+    return answer
+
+
+def test_a_worker_that_takes_all_the_memory_it_can_leaves_the_others_their_share():
+    limits = SwitchLimits(memory_bytes=3 * 4 * 2 * 8 * (192 + 256), rings=32)
+    switch = Switch("switch", 3, limits=limits)
+    for port, (ip, mac) in enumerate(ADDRESSES):
+        switch.attach(port, mac, ip)
+    desk, geometry = ControlDesk(switch), control.Geometry(1, 8, 256)  # a share holds four rings of one rank
+    answers = [join_alone(desk, 0, f"greedy {number}", geometry) for number in range(6)]
+    assert [isinstance(answer, control.Joined) for answer in answers] == [True] * 4 + [False] * 2
+    assert "a worker's share is 0.0 MB: lower message_window (1)" in answers[4].reason
+    for port in (1, 2):
+        for number in range(4):
+            assert isinstance(join_alone(desk, port, f"modest {port} {number}", geometry), control.Joined)
+    desk.lost(0, "gone")
+    assert isinstance(join_alone(desk, 0, "again", geometry), control.Joined)

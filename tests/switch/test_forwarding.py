@@ -122,6 +122,20 @@ def test_an_attached_address_cannot_be_claimed_from_another_port(bridge: Switch)
     assert [len(frames) for frames in leaving(bridge)] == [0, 1, 0, 0], "an attached address does not age"
 
 
+@pytest.mark.parametrize("mac", ["zz", "", "02:00", "00:00:00:00:00:00", "01:00:00:00:00:01"])
+def test_a_mac_address_that_no_host_can_have_is_not_attached(bridge: Switch, mac: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"MAC address '?{mac}"):
+        bridge.attach(1, mac, "10.0.0.1")
+    with pytest.raises(ConfigurationError, match=f"MAC address '?{mac}"):
+        bridge.port_of(mac, 0)
+
+
+@pytest.mark.parametrize("ip", ["", "10.0.0", "host"])
+def test_an_ip_address_that_is_none_is_not_attached(bridge: Switch, ip: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"IP address '{ip}'"):
+        bridge.attach(1, A, ip)
+
+
 def test_attaching_an_address_twice_or_to_no_port_is_refused(bridge: Switch) -> None:
     bridge.attach(1, A, "10.0.0.1")
     bridge.attach(1, A, "10.0.0.1")

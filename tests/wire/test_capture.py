@@ -72,6 +72,11 @@ def test_a_frame_cut_by_the_snap_length_keeps_its_length_on_the_wire() -> None:
     assert [(len(f.data), f.wire_bytes) for f in read_bytes(pcap_file(cut=20))] == [(20, len(FRAME))] * 2
 
 
+def test_an_interface_name_cannot_steer_the_terminal() -> None:
+    data = section("<") + interface("<", (2, b"\x1b[2Jeth\n0 \xe2\x82\xac")) + packet("<", 0, 1)
+    assert [f.interface_name for f in read_bytes(data)] == ["\ufffd[2Jeth\ufffd0 \u20ac"]
+
+
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_each_interface_of_a_pcapng_file_has_its_own_clock_and_name(order: str) -> None:
     """dpkt's and others' readers apply the first interface's resolution to all (kbandla/dpkt#681)."""

@@ -6,6 +6,7 @@ the disagreements, and the counters.
 
 from __future__ import annotations
 
+from netreduce.errors import AdmissionError
 from netreduce.runtime.control_channel import BadMessageError
 from netreduce.runtime.rendezvous import Outgoing, Rendezvous
 from netreduce.switch import RingSpec, Switch
@@ -15,6 +16,7 @@ from netreduce.wire.control import COUNT_MAX
 
 WAITING_NOTICE_PS = 2 * PS_PER_S
 """How long a message may wait for a rank before its ring is told; then once per interval."""
+_MB = 1_000_000
 WORKER_COUNTERS_MAX = 1024
 """Names of counters that are kept from the reports of workers."""
 
@@ -29,7 +31,22 @@ class ControlDesk:
         self._worker_counters: dict[str, int] = {}
 
     def _register_ring(self, ring_id: int, endpoints: tuple[control.Endpoint, ...], geometry: control.Geometry) -> None:
-        self._switch.register_ring(RingSpec(ring_id, endpoints, geometry))
+        spec = RingSpec(ring_id, endpoints, geometry)
+        self._check_quotas(spec)
+        self._switch.register_ring(spec)
+
+    def _check_quotas(self, spec: RingSpec) -> None:
+        """AdmissionError if a rank would hold more than its worker's share: what others need is not taken from them."""
+        quota = self._switch.memory_bytes // self._switch.port_count
+        rings = self._switch.rings().values()
+        for endpoint in spec.endpoints:
+            held = sum(ring.rank_bytes for ring in rings if any(other.ip == endpoint.ip for other in ring.endpoints))
+            if held + spec.rank_bytes > quota:
+                raise AdmissionError(
+                    f"rank {endpoint.rank} would hold {(held + spec.rank_bytes) / _MB:.1f} MB of aggregator memory, a "
+                    f"worker's share is {quota / _MB:.1f} MB: lower message_window ({spec.geometry.message_window}) or "
+                    f"message_packets ({spec.geometry.message_packets}), or give the switch more memory"
+                )
 
     def _unregister_ring(self, ring_id: int) -> None:
         self._switch.unregister_ring(ring_id)

@@ -99,7 +99,8 @@ class Reception:
         if not isinstance(message, control.Present | control.Hello):
             raise BadMessageError(f"{type(message).__name__} before Present or Hello")
         if not hmac.compare_digest(message.token.encode(), self._token.encode()):
-            raise BadMessageError("wrong token")
+            what = "wrong token" if message.token else "no token"
+            raise BadMessageError(f"{what}: set NETREDUCE_TOKEN to the first line of the switch's token-file")
         if isinstance(message, control.Hello) and message.port != OBSERVER_PORT:
             raise BadMessageError("a cable's Hello over TCP")
         return message

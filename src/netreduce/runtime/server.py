@@ -87,6 +87,7 @@ class SwitchServer:
         self._remotes_named = 0
         self._next_tick_ps = 0
         self._owner_is_gone = False
+        self._is_idle = True
 
     @property
     def _connections_max(self) -> int:
@@ -124,26 +125,30 @@ class SwitchServer:
     def run(self) -> None:
         """Serve until the owner is gone and no worker has been there for a moment."""
         wanted_ps = self._clock.now_ps()
-        is_idle = True
         while True:
-            due_ps = min(self._next_tick_ps, self._switch.next_timer_ps())
-            may_sleep = is_idle and self._lines.rest()
-            self._poller.poll(max(0, due_ps - self._clock.now_ps()) / PS_PER_S if may_sleep else 0)
-            is_idle = not self._lines.take()
-            now_ps = self._clock.now_ps()
-            self._switch.advance(now_ps)
-            self.outside.look_for_hops(now_ps)
-            self._lines.transmit()
-            if now_ps >= self._next_tick_ps:
-                self._next_tick_ps = now_ps + TICK_PS
-                self._send_all(self._desk.tick(now_ps))
-                self.outside.tick(now_ps)
-                for reception in self._receptions:
-                    reception.tick(now_ps)
+            now_ps = self.turn()
             if self._workers or not self._owner_is_gone:
                 wanted_ps = now_ps
             elif now_ps - wanted_ps > OWNER_GRACE_PS:
                 return
+
+    def turn(self, wait: bool = True) -> int:
+        """One round of the loop: take what has come (or wait until something does), send what follows; the time."""
+        due_ps = min(self._next_tick_ps, self._switch.next_timer_ps())
+        may_sleep = self._is_idle and self._lines.rest()
+        self._poller.poll(max(0, due_ps - self._clock.now_ps()) / PS_PER_S if may_sleep and wait else 0)
+        self._is_idle = not self._lines.take()
+        now_ps = self._clock.now_ps()
+        self._switch.advance(now_ps)
+        self.outside.look_for_hops(now_ps)
+        self._lines.transmit()
+        if now_ps >= self._next_tick_ps:
+            self._next_tick_ps = now_ps + TICK_PS
+            self._send_all(self._desk.tick(now_ps))
+            self.outside.tick(now_ps)
+            for reception in self._receptions:
+                reception.tick(now_ps)
+        return now_ps
 
     def close(self) -> None:
         """Hang up on everybody."""

@@ -98,7 +98,7 @@ def _problem(config: SwitchConfig) -> tuple[str, str] | None:
     if config.path_mtu not in (256, 512, 1024, 2048, 4096):
         return "path-mtu", f"{config.path_mtu} is none of 256, 512, 1024, 2048, 4096"
     if config.listen and not config.token_file:
-        return "listen", "who listens on a network needs a token-file"
+        return "listen", "who listens on a network needs a token-file: a file whose first line is a secret"
     if config.mode == "route" and not any(port.interface for port in config.port):
         return "mode", "a switch that routes needs a port with an interface"
     if config.mode == "route" and any(port.stream for port in config.port):

@@ -44,6 +44,16 @@ class RingSpec:
     endpoints: tuple[Endpoint, ...]
     geometry: Geometry
 
+    @property
+    def rank_slots(self) -> int:
+        """Slots that the ring takes, which is also how many copies it takes for each rank."""
+        return 2 * self.geometry.message_window * self.geometry.message_packets
+
+    @property
+    def rank_bytes(self) -> int:
+        """Aggregator memory that the ring takes for each rank."""
+        return self.rank_slots * (HEADER_ROOM + self.geometry.path_mtu)
+
 
 @dataclass(frozen=True)
 class RingPart:
@@ -312,10 +322,8 @@ class Registry:
 
 def _needs(part: RingPart) -> tuple[int, int, int]:
     """Slots, copies and bytes of buffer that the ring takes."""
-    geometry = part.spec.geometry
-    slots = 2 * geometry.message_window * geometry.message_packets
-    copies = slots * len(part.connections)
-    return slots, copies, copies * (HEADER_ROOM + geometry.path_mtu)
+    spec, count = part.spec, len(part.connections)
+    return spec.rank_slots, count * spec.rank_slots, count * spec.rank_bytes
 
 
 def _keys(part: RingPart) -> list[tuple[tuple[int, int, int, int, int], int, int]]:

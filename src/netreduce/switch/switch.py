@@ -6,7 +6,7 @@ import numpy as np
 
 from netreduce.compiled import entry
 from netreduce.errors import AdmissionError, ConfigurationError
-from netreduce.switch.forwarding import find_mac, free_mac
+from netreduce.switch.forwarding import MULTICAST_BIT, find_mac, free_mac
 from netreduce.switch.pipeline import take_burst
 from netreduce.switch.registry import Registry, RingPart, RingSpec, ip_halves, ip_text
 from netreduce.switch.routing import find_hop, free_hop
@@ -51,6 +51,7 @@ class Switch:
             raise ConfigurationError(f"gap_policy is {gap_policy!r}, allowed are {', '.join(GAP_POLICIES)}")
         self.name = name
         self.port_count = port_count
+        self.memory_bytes = limits.memory_bytes
         self._egress_state = np.zeros(port_count, QUEUE_STATE).view(np.recarray)
         self.tables = make_tables(port_count, limits, self._egress_state, events or make_event_log())
         self.tables.ports.up = 1
@@ -84,12 +85,12 @@ class Switch:
     def attach(self, port: int, mac: str, ip: str) -> None:
         """Bring `port` up and let it own an address; a port may own several.
 
-        Raises ConfigurationError if the port does not exist or another port owns the address.
+        Raises ConfigurationError if the port does not exist, another port owns the address, or no host can have it.
         """
         if not 0 <= port < self.port_count:
             raise ConfigurationError(f"port {port} does not exist, {self.name} has ports 0 to {self.port_count - 1}")
-        number = int.from_bytes(mac_bytes(mac), "big")
-        ip_halves(ip)
+        number = _mac_number(mac)
+        _require_ip(ip)
         for other_ip, (other_port, other_mac) in self._addresses.items():
             if other_port != port and (other_ip == ip or other_mac == number):
                 raise ConfigurationError(f"address {ip} ({mac}) is attached to port {other_port} already")
@@ -147,8 +148,11 @@ class Switch:
         return [ip_text(int(row.ip_high), int(row.ip_low)) for row in self.tables.wanted[:count]] if count else []
 
     def port_of(self, mac: str, now_ps: int) -> int | None:
-        """The port behind which `mac` was seen, or is attached; None if it is unknown or was silent for too long."""
-        at = int(find_mac(self.tables.macs, int.from_bytes(mac_bytes(mac), "big"), now_ps))
+        """The port behind which `mac` was seen, or is attached; None if it is unknown or was silent for too long.
+
+        Raises ConfigurationError if no host can have the address.
+        """
+        at = int(find_mac(self.tables.macs, _mac_number(mac), now_ps))
         return None if at < 0 else int(self.tables.macs[at].port)
 
     def owns(self, ip: str) -> bool:
@@ -289,6 +293,24 @@ class Switch:
             "queue_bytes": int(state.bytes),
             "peak_queue_bytes": int(state.peak_bytes),
         }
+
+
+def _mac_number(mac: str) -> int:
+    """A host's MAC address as a number. ConfigurationError if `mac` is none, or that of a group, or zero."""
+    try:
+        number = int.from_bytes(mac_bytes(mac), "big")
+    except ValueError as error:
+        raise ConfigurationError(f"MAC address {mac!r}: {error}; write it as 02:00:00:00:00:01") from error
+    if number == 0 or number & MULTICAST_BIT:
+        raise ConfigurationError(f"MAC address {mac}: no host can have it")
+    return number
+
+
+def _require_ip(ip: str) -> None:
+    try:
+        ip_halves(ip)
+    except ValueError as error:
+        raise ConfigurationError(f"IP address {ip!r}: {error}") from error
 
 
 def _drops(counts: np.ndarray) -> dict[str, int]:

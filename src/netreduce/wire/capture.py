@@ -137,6 +137,11 @@ def _read_pcap(source: _Stream, magic: bytes) -> Iterator[CapturedFrame]:
         yield source.frame(record.tv_sec * NS_PER_S + record.tv_usec * unit_ns, data, record.len)
 
 
+def _printable(text: str) -> str:
+    """`text` without control characters: a name in a file must not steer the terminal that shows it."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
 class _Section:
     """One section of a pcapng file: a byte order, and the interfaces described so far."""
 
@@ -165,7 +170,7 @@ class _Section:
         name = options.get(pcapng.PCAPNG_OPT_IF_NAME) or str(len(self._interfaces)).encode()
         self._interfaces.append(
             _Interface(
-                name.rstrip(b"\0").decode("utf-8", "replace"),
+                _printable(name.rstrip(b"\0").decode("utf-8", "replace")),
                 description.linktype,
                 (2 if resolution & 0x80 else 10) ** (resolution & 0x7F),
                 struct.unpack(self.order + "q", options.get(pcapng.PCAPNG_OPT_IF_TSOFFSET, bytes(8)))[0],

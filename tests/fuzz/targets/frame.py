@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-from tests.fuzz.script import Script, as_frame, reference_icrc, sealed
+from tests.fuzz.script import Script, Seen, as_frame, reference_icrc, sealed, seen
 
 from netreduce.wire.capture import CapturedFrame
 from netreduce.wire.conversations import Conversations
@@ -29,29 +29,32 @@ def check(data: bytes) -> None:
     before = frame.tobytes()
     packet = make_packet_table()[0]
     code = Parse(int(parse_packet(frame, packet)))
-    if code is Parse.OK:
-        _check_fields(before, packet)
-        good = bool(icrc_is_good(frame, packet))
+    expected = seen(before)
+    assert (code is Parse.OK) == (expected is not None)
+    if expected is not None:
+        _check_fields(before, packet, expected)
+        assert bool(icrc_is_good(frame, packet)) == expected.icrc_good
         value = reference_icrc(before[packet.ip_at : packet.icrc_at], packet.ip_version, packet.udp_at - packet.ip_at)
         assert int(icrc(frame, packet.ip_at, packet.udp_at, packet.icrc_at)) == value
-        assert good == (before[packet.icrc_at :][:4] == value.to_bytes(4, "little"))
     assert frame.tobytes() == before, "looking at a frame leaves it as it is"
     _show(before, code)
 
 
-def _check_fields(frame: bytes, packet: np.record) -> None:
+def _check_fields(frame: bytes, packet: np.record, expected: Seen) -> None:
     """Offsets follow each other within the frame, and fields are what lies there."""
     assert 14 <= packet.ip_at < packet.udp_at < packet.bth_at < packet.payload_at <= packet.icrc_at
     assert packet.payload_at + packet.payload_bytes + packet.pad_bytes == packet.icrc_at
     assert packet.payload_bytes >= 0
     assert packet.icrc_at + 4 <= len(frame)
-    bth = frame[packet.bth_at :][:12]
-    assert (packet.opcode, packet.p_key) == (bth[0], int.from_bytes(bth[2:4], "big"))
-    assert packet.destination_qpn == int.from_bytes(bth[5:8], "big")
-    assert packet.psn == int.from_bytes(bth[9:12], "big")
-    ip = frame[packet.ip_at :]
-    source = ip[12:16] if packet.ip_version == 4 else ip[16:24]
-    assert int(packet.source_ip_low) & 0xFFFFFFFF == int.from_bytes(source[-4:], "big")
+    found = packet.opcode, packet.roles, packet.destination_qpn, packet.psn
+    assert found == (expected.opcode, expected.roles, expected.destination_qpn, expected.psn)
+    assert frame[packet.payload_at :][: packet.payload_bytes] == expected.payload
+    assert expected.syndrome in (-1, packet.syndrome)
+    for address, low in (
+        (expected.source_ip, packet.source_ip_low),
+        (expected.destination_ip, packet.destination_ip_low),
+    ):
+        assert int(low) & 0xFFFFFFFF == int.from_bytes(address[-4:], "big")
 
 
 def _show(frame: bytes, code: Parse) -> None:
