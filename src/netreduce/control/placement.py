@@ -68,11 +68,12 @@ def place(topology: Topology, ring_id: int, hosts: Sequence[str], avoid: Collect
         placement = Placement(above, {name: frozenset(below) for name, below in ranks.items()})
         _check_neighbours(ring_id, placement, len(hosts))
         return placement
+    if avoid:
+        raise AdmissionError(f"ring {ring_id}: no other switches join its hosts")
     far = next((leaf for leaf in leaves[1:] if not _roots(topology, graph, ring_id, [leaves[0], leaf])), leaves[-1])
     host = next(host for host in hosts if leaf_of[host] == far)
-    spared = f" but {', '.join(sorted(avoid))}" if avoid else ""
     raise AdmissionError(
-        f"ring {ring_id}: no switch{spared} is above {' and '.join(dict.fromkeys((leaves[0], far)))}, so host {host} "
+        f"ring {ring_id}: no switch is above {' and '.join(dict.fromkeys((leaves[0], far)))}, so host {host} "
         f"of rank {list(hosts).index(host)} is out of reach"
     )
 
