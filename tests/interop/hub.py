@@ -1,4 +1,7 @@
-"""A switch server on a thread, with streams for a guest's NICs, links that lose frames by rules, and a capture."""
+"""A switch server on a thread, with streams for a guest's NICs, links that lose frames by rules, and a capture.
+
+One more stream is for the host's end of the guest's network, by which the guest reaches the control channel.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from netreduce.switch import Switch
 from netreduce.units import NEVER_PS
 from netreduce.wire.pcap import PcapWriter
 
+TOKEN = "0123456789abcdef0123"
 CABLES = 4
 """Ports besides those of the guest."""
 
@@ -63,32 +67,42 @@ class Hub:
 
     def __init__(self, directory: Path, guest_ports: int, seed: int) -> None:
         self.sockets = [directory / f"nic{i}" for i in range(guest_ports)]
-        self._listeners = [listen_at(path) for path in self.sockets]
+        self.host_socket = directory / "host"
+        self._listeners = [listen_at(path) for path in [*self.sockets, self.host_socket]]
         self.up = [Faults(np.random.default_rng([seed, i, 0])) for i in range(guest_ports)]
         self.down = [Faults(np.random.default_rng([seed, i, 1])) for i in range(guest_ports)]
         self.address = new_address()
         self._clock = Clock()
-        names = [f"port{n}" for n in range(guest_ports + CABLES)]
+        ports = guest_ports + 1 + CABLES
+        names = [f"port{n}" for n in range(ports)]
         self.pcap = directory / "guest.pcapng"
         self._capture = PcapWriter(self.pcap, names, epoch_ns=self._clock.epoch_unix_ns())
-        self.switch = Switch("switch", guest_ports + CABLES)
+        self.switch = Switch("switch", ports)
         self._server = SwitchServer(self.switch, listen(self.address), self._clock, self._capture)
         self._owner, end = socket.socketpair()
         self._server.watch_owner(end.fileno())
         self._end = end
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        self.control_port = listener.getsockname()[1]
+        self._server.listen_tcp(listener, TOKEN)
 
     def start(self) -> None:
         """Wait until the guest's NICs are plugged in, then serve."""
-        for listener, up, down in zip(self._listeners, self.up, self.down, strict=True):
-            listener.settimeout(30)
-            connection = accept(listener)
-            assert connection is not None, "QEMU did not connect"
-            carrier = LossyCarrier(StreamCarrier(connection, self._clock.now_ps), up, down)
-            self._server.outside.add("guest", carrier)
-            listener.close()
+        *guest, host = [self._accept(listener) for listener in self._listeners]
+        for carrier, up, down in zip(guest, self.up, self.down, strict=True):
+            self._server.outside.add("guest", LossyCarrier(carrier, up, down))
+        self._server.outside.add("host", host)
         self._thread = threading.Thread(target=self._server.run)
         self._thread.start()
         self.observer = Observer(self.address)
+
+    def _accept(self, listener: socket.socket) -> Carrier:
+        listener.settimeout(30)
+        connection = accept(listener)
+        assert connection is not None, "QEMU did not connect"
+        listener.close()
+        return StreamCarrier(connection, self._clock.now_ps)
 
     def close(self) -> None:
         """End the switch."""

@@ -9,26 +9,32 @@ import contextlib
 import json
 import os
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.interop.communicator_script import exercise
 from tests.interop.guest import (
+    HOST_IP,
     Guest,
     guest_gid,
     guest_ip,
     guest_ipv6,
     guest_mac,
+    guest_table,
     guest_vlan_ip,
     guest_vlan_ipv6,
 )
-from tests.interop.hub import Hub
+from tests.interop.hub import TOKEN, Hub
 from tests.interop.image import missing_tools
 from tests.interop.judge import captured, destination, require_well_formed
 from tests.interop.nic_driver import PluggedNic, exchange
 
+import netreduce
+from netreduce import Communicator
 from netreduce.fabric.faults import Faults
 from netreduce.wire.control import Endpoint, Geometry
 from netreduce.wire.pcap import Direction
@@ -41,6 +47,8 @@ FLOAT32, UINT8 = 1, 6
 TIMEOUT_QUIET, TIMEOUT_LOSSY = 17, 13
 """Exponents of a queue pair's retransmission timeout: 537 ms never strikes by mistake; 34 ms makes losses cheap."""
 HERE = Path(__file__).parent
+PACKAGE = Path(netreduce.__file__).parent
+SCRIPTS = ("verbs_common.py", "ring_script.py", "peer_script.py", "communicator_script.py")
 
 
 @pytest.fixture(scope="module")
@@ -59,17 +67,27 @@ def hub(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def guest(hub):
-    scripts = {name: (HERE / name).read_text() for name in ("verbs_common.py", "ring_script.py", "peer_script.py")}
+    scripts = {name: (HERE / name).read_text() for name in SCRIPTS}
     scripts["tools.sh"] = TOOLS
-    guest = Guest(hub.sockets, scripts, setup=ROUTE_TO_CABLES)
+    scripts |= {str(path.relative_to(PACKAGE.parent)): path.read_text() for path in PACKAGE.rglob("*.py")}
+    guest = Guest(hub.sockets, hub.host_socket, scripts, setup=ROUTE_TO_CABLES)
     hub.start()
     guest.wait_until_ready()
     yield guest
     guest.close()
 
 
-ROUTE_TO_CABLES = "/usr/bin/ip route add 10.78.0.0/16 dev eth0\n" + "".join(
-    f"/usr/bin/ip neigh add 10.78.0.{n} lladdr 02:4e:52:00:00:{n:02x} dev eth0 nud permanent\n" for n in range(2, 8)
+CABLE_HOSTS = range(2, 12)
+ROUTE_TO_CABLES = (
+    "/usr/bin/ip -batch - << END\n"
+    + "".join(
+        f"route add 10.78.0.0/16 dev eth{i} table {table}\n"
+        + "".join(
+            f"neigh add 10.78.0.{n} lladdr 02:4e:52:00:00:{n:02x} dev eth{i} nud permanent\n" for n in CABLE_HOSTS
+        )
+        for i, table in enumerate(map(guest_table, range(RANKS)))
+    )
+    + "END\n"
 )
 """Our NIC at a cable answers no ARP: it learns addresses from the switch."""
 TOOLS = """
@@ -200,6 +218,41 @@ def test_our_nic_and_soft_roce_exchange_sends_and_writes_both_ways(guest, hub, p
             lossy.enter_context(loss([hub.up[0], hub.down[0]], probability))
         result = exchange(guest, peer, path_mtu, TIMEOUT_LOSSY if probability else TIMEOUT_QUIET)
         assert (result["wrong"], result["missing"]) == (0, 0)
+
+
+def our_communicator(guest: Guest, hub: Hub, **choices) -> list[dict]:
+    """What each rank in the guest says about a run of communicator_script.py."""
+    options = {
+        "ranks": RANKS, "world_size": RANKS, "switch": f"{HOST_IP}:{hub.control_port}", "provider": "rdma",
+        "path_mtu": 4096,
+    } | choices  # fmt: skip
+    variables = f"NETREDUCE_TOKEN={TOKEN} NUMBA_DISABLE_JIT=1"
+    lines = guest.run(f"{variables} python3.11 communicator_script.py '{json.dumps(options)}' 2>&1", 120)
+    print("\n".join(lines))
+    return json.loads(next(line for line in lines if line.startswith("RESULT ")).removeprefix("RESULT "))
+
+
+def test_our_communicator_runs_on_rdma_devices(guest, hub):
+    results = our_communicator(guest, hub, path_mtu=1024)
+    assert [result["wrong"] for result in results] == [[]] * RANKS
+    assert all(result["engine"]["in_network_active"] for result in results)
+    assert not any(result["device"][name] for result in results for name in ("out_of_seq_request", "rcvd_seq_err"))
+
+
+def test_rdma_devices_and_the_embedded_nic_are_ranks_of_one_group(guest, hub):
+    geometry, world_size = Geometry(path_mtu=4096), RANKS + 1
+    outcome: list[list[str]] = []
+
+    def run_embedded() -> None:
+        with Communicator.connect(hub.address, RANKS, world_size, geometry=geometry, timeout_s=100) as world:
+            outcome.append(exercise(world))
+
+    embedded = threading.Thread(target=run_embedded)
+    embedded.start()
+    results = our_communicator(guest, hub, world_size=world_size)
+    embedded.join(30)
+    assert [result["wrong"] for result in results] == [[]] * RANKS
+    assert outcome == [[]]
 
 
 def test_everything_that_crossed_the_switch_is_well_formed(guest, hub):

@@ -8,12 +8,15 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
+
+from netreduce.cli.doctor_rdma import check_memlock, rdma_checks
+from netreduce.cli.findings import Check
 
 PYTHON_MIN = (3, 10)
 BUFFER_BYTES_WANTED = 212_992
@@ -21,18 +24,6 @@ BUFFER_BYTES_WANTED = 212_992
 CAP_NET_RAW = 13
 FAST_CPU_FLAGS = ("avx2", "pclmulqdq", "f16c")
 ROOT = Path("/")
-
-Status = Literal["ok", "note", "missing"]
-
-
-@dataclass(frozen=True)
-class Check:
-    """One finding. `advice` says what to do about a note or about something missing; empty when all is well."""
-
-    name: str
-    status: Status
-    found: str
-    advice: str = ""
 
 
 def check_python() -> Check:
@@ -102,17 +93,6 @@ def check_socket_buffers(root: Path = ROOT) -> Check:
     return Check("socket buffers", "ok", found)
 
 
-def check_memlock() -> Check:
-    """Locked memory: the embedded NIC needs none, RDMA hardware does."""
-    import resource
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if soft == resource.RLIM_INFINITY:
-        return Check("memlock", "ok", "unlimited")
-    found = f"{soft // 1024:,} KiB: enough for the embedded NIC, not for RDMA hardware"
-    return Check("memlock", "note", found, "for RDMA hardware: ulimit -l unlimited (docker: --ulimit memlock=-1)")
-
-
 def check_raw_sockets(root: Path = ROOT) -> Check:
     """CAP_NET_RAW, for real interfaces."""
     try:
@@ -147,14 +127,6 @@ def check_tshark() -> Check:
     return Check("tshark", "note", "not installed; only for a second opinion on captures", "apt-get install tshark")
 
 
-def check_rdma(root: Path = ROOT) -> Check:
-    """RDMA devices of the kernel."""
-    devices = sorted(path.name for path in (root / "sys/class/infiniband").glob("*"))
-    if devices:
-        return Check("RDMA devices", "ok", ", ".join(devices))
-    return Check("RDMA devices", "ok", "none, and none is needed: the NIC is embedded")
-
-
 CHECKS: tuple[Callable[[], Check], ...] = (
     check_python,
     lambda: check_package("numpy", "", "numpy"),
@@ -169,7 +141,6 @@ CHECKS: tuple[Callable[[], Check], ...] = (
     check_raw_sockets,
     check_interfaces,
     check_tshark,
-    check_rdma,
 )
 
 
@@ -180,7 +151,7 @@ def doctor(
 
     The exit code is 1 when something that everything needs is missing.
     """
-    checks = [check() for check in CHECKS]
+    checks = [*(check() for check in CHECKS), *rdma_checks()]
     if as_json:
         typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:

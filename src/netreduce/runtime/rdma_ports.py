@@ -7,6 +7,7 @@ what a switch can sum.
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ CLASS = "sys/class/infiniband"
 ACTIVE = "ACTIVE"
 ROCE_V2 = "RoCE v2"
 NO_GID = "::"
+EMPTY_MAX = 16
+"""Empty places in a row that end the search: tables have up to 1,024, and the kernel fills the lowest one first."""
 HEADERS_BYTES = 96
 """What the kernel sets aside of the interface's MTU for GRH, UDP, BTH, the longest extensions and the ICRC."""
 PATH_MTUS = (4096, 2048, 1024, 512, 256)
@@ -51,11 +54,18 @@ def rdma_ports(root: Path = ROOT) -> list[RdmaPort]:
 
 def _read_port(place: Path) -> RdmaPort:
     state = _line(place / "state").rpartition(": ")[2]  # such as "4: ACTIVE"
-    indices = sorted(int(path.name) for path in (place / "gids").glob("*"))
-    gids = [gid for index in indices if (gid := _read_gid(place, index)) is not None]
-    return RdmaPort(
-        place.parts[-3], int(place.name), state, _line(place / "link_layer"), _line(place / "rate"), tuple(gids)
-    )
+    gids = tuple(_read_gids(place))
+    return RdmaPort(place.parts[-3], int(place.name), state, _line(place / "link_layer"), _line(place / "rate"), gids)
+
+
+def _read_gids(place: Path) -> Iterator[Gid]:
+    empty = index = 0
+    while empty < EMPTY_MAX and (place / "gids" / str(index)).exists():
+        gid = _read_gid(place, index)
+        empty = empty + 1 if gid is None else 0
+        index += 1
+        if gid is not None:
+            yield gid
 
 
 def _read_gid(place: Path, index: int) -> Gid | None:
