@@ -143,6 +143,11 @@ class Engine:
             self.fail(error)
             return True
 
+    @property
+    def has_more(self) -> bool:
+        """Whether another `progress` may find something without anything new from the network."""
+        return self._links.has_more
+
     def fail(self, error: BaseException) -> None:
         """End all operations with `error`, stop all traffic, and raise `error` at later calls."""
         if self.error is not None:

@@ -6,6 +6,7 @@ The clear-to-send slot carries the receiver's fingerprint; the sender compares i
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import cache
 
 import numpy as np
 
@@ -36,6 +37,7 @@ WAYS = ("", "ring", "tree", "halving", "central", "leaders", "hierarchical", "pa
 """Algorithms by which hosts exchange data, where there is a choice; "" where there is none."""
 
 
+@cache
 def fingerprint(
     kind: Kind, dtype: np.dtype, op: Reduction | None = None, root: int | None = None, way: str = ""
 ) -> int:

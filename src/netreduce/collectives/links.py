@@ -74,6 +74,7 @@ class Links:
         self._geometry = geometry
         self._tuning = tuning
         self._ack_timeout = ack_timeout
+        self.has_more = False  # whether `poll` took as many completions as it may
         psns = random.Random(seed * (1 << 16) + rank)
         self.pd = context.verbs.PD(context)
         self._ring_cq = context.verbs.CQ(context, 2 * geometry.message_window + 2)
@@ -159,6 +160,7 @@ class Links:
         Raises `CompletionError` and `MismatchError`.
         """
         count, completions = self._ring_cq.poll(POLL_MAX)
+        self.has_more = count == POLL_MAX
         for completion in completions:
             self._check(completion)
             if completion.qp_num == self.path.predecessor_qp.qp_num:
@@ -168,6 +170,7 @@ class Links:
         for cq in self._peer_cqs:
             peer_count, completions = cq.poll(POLL_MAX)
             count += peer_count
+            self.has_more |= peer_count == POLL_MAX
             for completion in completions:
                 self._check(completion)
                 self._by_qpn[completion.qp_num].complete(completion)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
+from functools import cache
 from typing import NamedTuple
 
 import ml_dtypes
@@ -94,6 +95,7 @@ class ReductionPlan(NamedTuple):
     divisor: int
 
 
+@cache
 def plan_reduction(dtype: np.dtype, op: Reduction, world_size: int) -> ReductionPlan:
     """How to reduce arrays of `dtype` by `op` over `world_size` ranks.
 

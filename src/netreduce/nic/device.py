@@ -128,9 +128,9 @@ class MR(Resource):
         self._nic = creator.nic
         self._index, self.lkey = self._nic.allocate_region()
         self.rkey = self.lkey
-        row = self._nic.tables.mr[self._index]
-        row.key, row.address, row.length, row.access = self.lkey, self.buf, length, access
-        row.pd, row.valid = creator.number, 1
+        row = self._nic.regions[self._index]
+        row["key"], row["address"], row["length"], row["access"] = self.lkey, self.buf, length, access
+        row["pd"], row["valid"] = creator.number, 1
 
     def read(self, length: int, offset: int = 0) -> bytes:
         """`length` bytes from `offset` on."""
@@ -147,7 +147,7 @@ class MR(Resource):
             raise VerbsError(f"bytes {offset} to {offset + length} of a memory region of {self.length}")
 
     def _release(self) -> None:
-        self._nic.tables.mr[self._index].valid = 0
+        self._nic.regions[self._index]["valid"] = 0
 
 
 class CQ(Resource):
@@ -174,12 +174,12 @@ class CQ(Resource):
         state = self._state
         polled = int(state["polled"])
         count = min(int(state["posted"]) - polled, num_entries)
-        if state["overflowed"] and count <= 0:
-            raise VerbsError(
-                f"completion queue {self.row} of {self.cqe} entries overflowed and lost completions: "
-                "make it as long as all work requests that can complete into it, or poll more often"
-            )
         if count <= 0:
+            if state["overflowed"]:
+                raise VerbsError(
+                    f"completion queue {self.row} of {self.cqe} entries overflowed and lost completions: "
+                    "make it as long as all work requests that can complete into it, or poll more often"
+                )
             return 0, []
         entries, depth = self._entries, self.cqe
         found = [WC._make(entries[(polled + i) % depth].item()) for i in range(count)]

@@ -21,7 +21,7 @@ from netreduce.nic.tables import (
 from netreduce.trace.events import DropReason, EventLog, make_event_log
 from netreduce.units import NEVER_PS
 from netreduce.wire.build import mac_bytes
-from netreduce.wire.frames import FRAME_BYTES_MAX, FrameQueue, queue_reserve
+from netreduce.wire.frames import FrameQueue
 from netreduce.wire.psn import PSN_MASK
 
 QPN_FIRST = 0x11
@@ -57,9 +57,11 @@ class Nic:
         self._next_qpn = QPN_FIRST
         self._key_generations = np.zeros(limits.memory_regions, np.int64)
         self._next_region = 0
+        self.regions = plain(self.tables.mr)
         self._nic_row = plain(self.tables.nic)[0]
         self._receive = entry(path.receive, self.tables, np.zeros(0, np.uint8), 0)
         self._advance = entry(path.advance, self.tables, 0)
+        self._next_timer = entry(path.next_timer, self.tables)
 
     def receive(self, port: int, burst: np.ndarray, now_ps: int) -> None:
         """Take the frames of `burst` (uint8, writable: the ICRC check masks header bytes for a moment)."""
@@ -72,10 +74,12 @@ class Nic:
 
     def next_timer_ps(self) -> int:
         """When `advance` is due: now, if something waits to be sent and there is room; else the earliest timer."""
-        egress = self.tables.egress
-        if self._nic_row["ready_count"] and queue_reserve(egress.data, egress.state[0], FRAME_BYTES_MAX) >= 0:
-            return int(self._nic_row["now_ps"])
-        return int(self.tables.deadline.min())
+        return self._next_timer(self.tables)
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether something waits for room in the egress queue."""
+        return self._nic_row["ready_count"] > 0
 
     def egress(self, port: int) -> FrameQueue:
         """The queue of frames that wait to leave."""
@@ -120,7 +124,7 @@ class Nic:
         count = self.limits.memory_regions
         for step in range(count):
             index = (self._next_region + step) % count
-            if not self.tables.mr[index].valid:
+            if not self.regions[index]["valid"]:
                 self._next_region = index + 1
                 # Generations start at 1, so that no key is 0.
                 self._key_generations[index] = self._key_generations[index] % (KEY_GENERATIONS - 1) + 1

@@ -14,7 +14,7 @@ from netreduce.nic.responder import send_answer, take_request
 from netreduce.nic.tables import NicTables, make_ready, note
 from netreduce.trace.events import DropReason, Event
 from netreduce.wire.bigendian import read_be16, read_be32
-from netreduce.wire.frames import RECORD_HEADER_BYTES, record_bytes, record_length
+from netreduce.wire.frames import FRAME_BYTES_MAX, RECORD_HEADER_BYTES, queue_reserve, record_bytes, record_length
 from netreduce.wire.icrc import icrc_is_good
 from netreduce.wire.opcodes import Role
 from netreduce.wire.packet import P_KEY_DEFAULT, Parse, parse_packet
@@ -118,3 +118,15 @@ def advance(tables: NicTables, now_ps: int) -> None:
             make_ready(tables, row)
         if outcome == Turn.NO_ROOM.value:
             return
+
+
+@compiled
+def next_timer(tables: NicTables) -> int:
+    """When `advance` is due: now, if something waits to be sent and there is room; else the earliest timer."""
+    egress = tables.egress
+    if tables.nic[0].ready_count > 0 and queue_reserve(egress.data, egress.state[0], FRAME_BYTES_MAX) >= 0:
+        return tables.nic[0].now_ps
+    earliest = tables.deadline[0]
+    for row in range(1, tables.deadline.size):
+        earliest = min(earliest, tables.deadline[row])
+    return earliest

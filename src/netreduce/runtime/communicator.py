@@ -132,8 +132,11 @@ class Communicator:
             for array, contiguous in copies:
                 array[...] = contiguous
 
-        handle = Handle(self._member.start(start), result, finish)
-        return handle.wait() if wait else handle
+        if not wait:
+            return Handle(self._member.start(start), result, finish)
+        self._member.run(start)
+        finish()
+        return result
 
     # Reductions
 

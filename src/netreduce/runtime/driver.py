@@ -1,4 +1,4 @@
-"""What a worker's progress thread drives: the embedded NIC on a cable, or an RDMA device, which drives itself."""
+"""What a worker drives: the embedded NIC on a cable, or an RDMA device, which drives itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("netreduce")
 
 
 class Driver(Protocol):
-    """One worker's way to the network. All but `counters` and `close` are the progress thread's."""
+    """One worker's way to the network. All but `counters` is for one thread at a time."""
 
     path_mtu: int
 
@@ -32,13 +32,16 @@ class Driver(Protocol):
         """Let the NIC act: timers, acknowledgements, what is posted."""
 
     def give(self, now_ps: int) -> bool:
-        """Send what the NIC has to send; whether there was anything."""
+        """Send what the NIC has to send; whether more waits for the room that this has made."""
 
     def due_ps(self, now_ps: int, moved_ps: int, busy: bool) -> int:
         """When to go on, if nothing is heard; the engines moved last at `moved_ps` and are `busy` or not."""
 
-    def rest(self, poll: select.poll) -> bool:
-        """Before a sleep, register with `poll` what ends it; False when something waits already."""
+    def watch(self, inbox: select.epoll) -> None:
+        """Register with `inbox` what ends a sleep, once."""
+
+    def rest(self) -> bool:
+        """Before a sleep: whether what is registered will end it; False when something waits already."""
 
     def wake(self) -> None:
         """What it has registered has ended the sleep."""

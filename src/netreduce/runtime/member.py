@@ -1,6 +1,6 @@
 """One rank's membership in a group: the engine of its ring, what is under way on it, and how it can fail.
 
-A member lives on its worker's progress thread. Other threads only call `start`, `leave` and read futures.
+A member is driven with its worker. Other threads only call `start` and `run`, and read futures.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from netreduce.errors import (
     NetReduceError,
     PeerLostError,
 )
+from netreduce.runtime.progress import Pending, Progress
 from netreduce.units import PS_PER_S
 from netreduce.wire import control
 
@@ -33,7 +34,7 @@ STRAGGLER_LOG_INTERVAL_S = 10.0
 @dataclass
 class _Outstanding:
     operation: Operation
-    future: Future[None]
+    future: Future[None] | Pending
     since_s: float
 
 
@@ -53,7 +54,7 @@ class Member:
         geometry: control.Geometry,
         tuning: Tuning,
         timeout_s: float,
-        submit: Callable[[Callable[[], None]], None],
+        progress: Progress,
         send: Callable[[control.Message], None],
     ) -> None:
         self.name = name
@@ -68,7 +69,7 @@ class Member:
         self.engine: Engine | None = None
         self.error: BaseException | None = None
         self.gathering_missing: tuple[int, ...] = ()
-        self._submit = submit
+        self._progress = progress
         self._send = send
         self._outstanding: list[_Outstanding] = []
         self._left: dict[int, float] = {}  # ranks that have left, and since when
@@ -79,17 +80,22 @@ class Member:
     # --- called by any thread
 
     def start(self, function: Callable[[Engine], Operation]) -> Future[None]:
-        """Call ``function(engine)`` on the progress thread; the future resolves when its operation is done.
+        """Have ``function(engine)`` called by whoever drives; the future resolves when its operation is done.
 
-        Operations of one member start in the order of the calls. The future's callbacks run on the progress thread.
+        Operations of one member start in the order of the calls. The future's callbacks run where it is driven.
         """
         future: Future[None] = Future()
-        self._submit(lambda: self._begin(function, future))
+        self._progress.submit(lambda: self._begin(function, future))
         return future
 
-    # --- called by the progress thread
+    def run(self, function: Callable[[Engine], Operation]) -> None:
+        """As `start`, and wait for the end. Raises the operation's error."""
+        pending = Pending()
+        self._progress.run(lambda: self._begin(function, pending), pending)
 
-    def _begin(self, function: Callable[[Engine], Operation], future: Future[None]) -> None:
+    # --- called by whoever drives
+
+    def _begin(self, function: Callable[[Engine], Operation], future: Future[None] | Pending) -> None:
         if self.error is not None:
             future.set_exception(self.error)
             return
@@ -130,6 +136,11 @@ class Member:
             self._report(self.engine.error)
             self.fail(self.engine.error)
         return worked
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the engine may find more to do, without anything new from the network."""
+        return self.engine is not None and self.engine.has_more
 
     def _report(self, error: BaseException) -> None:
         """Two ranks found that they disagree: the others wait for them, and hear of it through the switch."""

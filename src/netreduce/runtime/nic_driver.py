@@ -65,16 +65,21 @@ class NicDriver:
         if self._outlet.is_empty or self._cable_is_full:
             return False
         self._cable_is_full = not self._outlet.send()
-        return True
+        return self._nic.is_held_up
 
     def due_ps(self, now_ps: int, moved_ps: int, busy: bool) -> int:
         """The NIC's next timer."""
         return self._nic.next_timer_ps()
 
-    def rest(self, poll: select.poll) -> bool:
+    def watch(self, inbox: select.epoll) -> None:
+        """The carrier."""
+        self._inbox = inbox
+        inbox.register(self._cable, select.EPOLLIN)
+
+    def rest(self) -> bool:
         """The carrier tells of a burst, and of room when it was full."""
-        room = select.POLLOUT if self._cable_is_full and not isinstance(self._cable, Cable) else 0
-        poll.register(self._cable, select.POLLIN | room)
+        if not isinstance(self._cable, Cable):
+            self._inbox.modify(self._cable, select.EPOLLIN | (select.EPOLLOUT if self._cable_is_full else 0))
         self._cable_is_full = False  # or so: the next round finds out
         return self._cable.rest()
 

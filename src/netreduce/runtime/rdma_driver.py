@@ -83,7 +83,10 @@ class RdmaDriver:
             return NEVER_PS
         return now_ps if now_ps - moved_ps < SPIN_PS else now_ps + PAUSE_PS
 
-    def rest(self, poll: select.poll) -> bool:
+    def watch(self, inbox: select.epoll) -> None:
+        """Nothing."""
+
+    def rest(self) -> bool:
         """Nothing wakes it but time."""
         return True
 

@@ -15,7 +15,7 @@ from netreduce.wire import control
 
 
 class Solo:
-    """The only member of a group; `start` is as `Member.start`."""
+    """The only member of a group; `start` and `run` are as those of `Member`."""
 
     def __init__(self, geometry: control.Geometry) -> None:
         ensure_compiled()
@@ -41,3 +41,7 @@ class Solo:
         else:
             future.set_exception(operation.error)
         return future
+
+    def run(self, function: Callable[[Engine], Operation]) -> None:
+        """As `Member.run`: raises the operation's error."""
+        self.start(function).result()

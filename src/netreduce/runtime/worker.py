@@ -1,8 +1,8 @@
-"""A worker: a NIC on the switch's network, and the one thread that drives it and the engines of its groups.
+"""A worker: a NIC on the switch's network, and the rounds in which one thread drives it and its groups' engines.
 
-With the embedded NIC the thread alternates between system calls and compiled calls, a burst at a time; nothing in it is
-per frame. When nothing moves it sleeps in `poll` until a burst, a control message, a command of another thread, or the
-next timer.
+With the embedded NIC a round makes compiled calls, a burst at a time; nothing in it is per frame. When nothing is to be
+done, whoever drives (see progress.py) sleeps until a burst, a control message, a command of another thread, or the next
+timer.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import os
 import secrets
 import select
 import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict
@@ -29,6 +28,7 @@ from netreduce.runtime.cable import BadBurstError, CableClosedError
 from netreduce.runtime.control_channel import BadMessageError
 from netreduce.runtime.driver import attach
 from netreduce.runtime.member import Member, ranks_text
+from netreduce.runtime.progress import IDLE_S, Progress
 from netreduce.runtime.provider import provider_named
 from netreduce.units import PS_PER_MS, PS_PER_S
 from netreduce.wire import control
@@ -37,7 +37,6 @@ logger = logging.getLogger("netreduce")
 
 TICK_PS = 100 * PS_PER_MS
 """Interval of looking for operations that have timed out."""
-IDLE_POLL_S = 1.0
 LINGER_S = 1.0
 """How long a closing worker stays to acknowledge what others send again, unless they have all left before."""
 
@@ -56,28 +55,18 @@ class Worker:
         self.path_mtu = self._driver.path_mtu
         self._members: list[Member] = []
         self._engine_totals: dict[str, int] = {}  # of groups that were left
-        self._commands: deque[Callable[[], None]] = deque()
         self._statistics: deque[Future[control.Statistics]] = deque()
         self._pid = os.getpid()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._is_asleep = False
         self._moved_ps = 0
-        self._stopping = False
         self._lost: NetReduceError | None = None
         self._next_tick_ps = 0
-        self._thread = threading.Thread(target=self._run, name="netreduce-progress", daemon=True)
-        self._thread.start()
+        self._progress = Progress(self)
+        self._progress.inbox.register(self._channel, select.EPOLLIN)
+        self._driver.watch(self._progress.inbox)
+        self._progress.start()
         atexit.register(self._close_at_exit)
 
     # --- called by any thread
-
-    def submit(self, command: Callable[[], None]) -> None:
-        """Call `command` on the progress thread, in the order of the calls."""
-        self._commands.append(command)
-        if self._lost is not None:
-            self._run_commands()  # the progress thread has ended; every command finds that out for itself
-        elif self._is_asleep:
-            os.eventfd_write(self._wake, 1)
 
     def join(
         self,
@@ -92,24 +81,24 @@ class Worker:
 
         Raises `AdmissionError` when the switch refuses, `CollectiveTimeoutError` when ranks do not come.
         """
-        member = Member(group, rank, world_size, geometry, tuning, timeout_s, self.submit, self._channel.send)
-        self.submit(lambda: self._enter(member))
+        member = Member(group, rank, world_size, geometry, tuning, timeout_s, self._progress, self._channel.send)
+        self._progress.submit(lambda: self._enter(member))
         try:
             member.joined.result(timeout_s)
         except FutureTimeoutError:
             missing = f": {ranks_text(member.gathering_missing)} did not come" if member.gathering_missing else ""
             late = CollectiveTimeoutError(f"group {group!r} was not complete after {timeout_s:g} s{missing}")
-            self.submit(lambda: self._forget(member, late))
+            self._progress.submit(lambda: self._forget(member, late))
             raise late from None
         except NetReduceError:
-            self.submit(lambda: self._forget(member))
+            self._progress.submit(lambda: self._forget(member))
             raise
         return member
 
     def statistics(self, timeout_s: float = 5.0) -> control.Statistics:
         """The switch's counters; `workers` has this NIC's. Raises `SwitchLostError` when it does not answer."""
         future: Future[control.Statistics] = Future()
-        self.submit(lambda: self._ask_statistics(future))
+        self._progress.submit(lambda: self._ask_statistics(future))
         try:
             statistics = future.result(timeout_s)
         except FutureTimeoutError:
@@ -119,24 +108,23 @@ class Worker:
 
     def leave(self, member: Member) -> None:
         """Leave one group; wait until its other ranks have left as well, at most `LINGER_S`."""
-        self.submit(member.leave)
+        self._progress.submit(member.leave)
         with contextlib.suppress(FutureTimeoutError):
             member.closed.result(LINGER_S)
-        self.submit(lambda: self._forget(member))
+        self._progress.submit(lambda: self._forget(member))
 
     def close(self, *, in_good_order: bool = True) -> None:
         """Leave all groups, stay a moment for the others, unplug. Happens at the interpreter's exit at the latest.
 
         Not `in_good_order`, after a failure: unplug at once, and the others hear that this rank is lost.
         """
-        if self._stopping or os.getpid() != self._pid:
+        if self._progress.stopping or os.getpid() != self._pid:
             return  # closed already, or a forked copy, whose progress thread does not exist
         atexit.unregister(self._close_at_exit)
         if in_good_order:
             self._leave_all()
-        self.submit(self._stop)
-        self._thread.join()
-        os.close(self._wake)
+        self._progress.submit(self._stop)
+        self._progress.close()
 
     def _close_at_exit(self) -> None:
         self.close(in_good_order=getattr(sys, "last_value", None) is None)  # else an exception ends the program
@@ -144,7 +132,7 @@ class Worker:
     def _leave_all(self) -> None:
         members = list(self._members)
         for member in members:
-            self.submit(member.leave)
+            self._progress.submit(member.leave)
         deadline = time.monotonic() + LINGER_S
         for member in members:
             with contextlib.suppress(FutureTimeoutError):
@@ -156,72 +144,74 @@ class Worker:
     def __exit__(self, exception_type: type[BaseException] | None, *_exception: object) -> None:
         self.close(in_good_order=exception_type is None)
 
-    # --- the progress thread
+    # --- the rounds
 
-    def _run(self) -> None:
-        poll = select.poll()
-        poll.register(self._channel, select.POLLIN)
-        poll.register(self._wake, select.POLLIN)
-        try:
-            while not self._stopping:
-                if not self._step():
-                    self._sleep(poll)
-            self._lose(NetReduceError("this worker is closed"))
-        except (CableClosedError, BadBurstError, BadMessageError) as error:
-            self._lose(SwitchLostError(f"the switch at {self.address} is gone: {error}"))
-        except Exception as error:  # our mistake: whoever waits must hear of it
-            logger.exception("the progress thread failed")
-            self._lose(NetReduceError(f"the progress thread failed: {error!r}"))
-        finally:
-            self._driver.close()
-            self._channel.close()
-
-    def _step(self) -> bool:
-        """One round: bursts in, engines, bursts out; whether anything moved."""
-        commanded = bool(self._commands)
-        now_ps, moved = self._driver.take(self._clock.now_ps())
-        self._run_commands()
+    def step(self) -> bool:
+        """One round: bursts in, engines, bursts out; whether another one would find something to do."""
+        now_ps, more = self._driver.take(self._clock.now_ps())
+        moved = self._progress.run_commands() or more
         self._driver.advance(now_ps)
         for member in self._members:
             moved |= member.progress(now_ps)
-        moved |= self._driver.give(now_ps)
+            more |= member.has_more
+        more |= self._driver.give(now_ps)
         if now_ps >= self._next_tick_ps:
             self._next_tick_ps = now_ps + TICK_PS
             for member in self._members:
                 member.tick(now_ps)
             self._channel.flush()
             self._hear()
-        if moved or commanded:
+        if moved:
             self._moved_ps = now_ps
-        return moved or commanded
+        return more
 
-    def _run_commands(self) -> None:
-        while self._commands:
-            try:
-                command = self._commands.popleft()
-            except IndexError:
-                return  # after the progress thread's end, several threads may be here
-            command()
-
-    def _sleep(self, poll: select.poll) -> None:
-        """Wait until there is something to do."""
+    def prepare_to_sleep(self) -> float:
+        """Seconds until something is due; 0 if something is there."""
         busy = any(member.is_busy for member in self._members)
         now_ps = self._clock.now_ps()
         due_ps = self._driver.due_ps(now_ps, self._moved_ps, busy)
         if busy:
             due_ps = min(due_ps, self._next_tick_ps)
-        timeout_s = min(IDLE_POLL_S, max(0, due_ps - now_ps) / PS_PER_S)
-        self._is_asleep = True
-        ready = poll.poll(timeout_s * 1000 if self._driver.rest(poll) and not self._commands else 0)
-        self._is_asleep = False
-        for descriptor, _ in ready:
-            if descriptor == self._wake:
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(self._wake)
-            elif descriptor == self._channel.fileno():
+        return min(IDLE_S, max(0, due_ps - now_ps) / PS_PER_S) if self._driver.rest() else 0.0
+
+    def wake(self, ready: list[int]) -> None:
+        """Hear what the switch says, and what the driver watches."""
+        for descriptor in ready:
+            if descriptor == self._channel.fileno():
                 self._hear()
             else:
                 self._driver.wake()
+
+    def lose(self, error: BaseException) -> None:
+        """Nothing works any more: end everything that is under way, or was asked for."""
+        self._lost = lost = self._described(error)
+        self._progress.is_over = True
+        for member in self._members:
+            member.fail(lost)
+            if not member.closed.done():
+                member.closed.set_result(None)
+        while self._statistics:
+            self._statistics.popleft().set_exception(lost)
+        self._progress.run_commands()
+
+    def _described(self, error: BaseException) -> NetReduceError:
+        if isinstance(error, CableClosedError | BadBurstError | BadMessageError):
+            return SwitchLostError(f"the switch at {self.address} is gone: {error}")
+        if isinstance(error, NetReduceError):
+            return error
+        if not isinstance(error, Exception):
+            return NetReduceError(f"this worker was interrupted in the middle of a round: {error!r}")
+        logger.error("the progress thread failed", exc_info=error)  # our mistake: whoever waits must hear of it
+        return NetReduceError(f"the progress thread failed: {error!r}")
+
+    def end(self) -> None:
+        """Unplug."""
+        if self._lost is None:
+            self.lose(NetReduceError("this worker is closed"))
+        self._driver.close()
+        self._channel.close()
+
+    # --- groups and control
 
     def _enter(self, member: Member) -> None:
         if self._lost is not None:
@@ -278,19 +268,8 @@ class Worker:
                 with self._failing(member):
                     member.handle(message)
 
-    def _lose(self, error: NetReduceError) -> None:
-        """Nothing works any more: end everything that is under way, or was asked for."""
-        self._lost = error
-        for member in self._members:
-            member.fail(error)
-            if not member.closed.done():
-                member.closed.set_result(None)
-        while self._statistics:
-            self._statistics.popleft().set_exception(error)
-        self._run_commands()
-
     def _stop(self) -> None:
-        self._stopping = True
+        self._progress.stopping = True
         if self._lost is None:
             for member in list(self._members):
                 self._forget(member)

@@ -7,6 +7,7 @@ fixed-length message; only the message's first packet carries them, since the NI
 
 from __future__ import annotations
 
+import struct
 from enum import IntEnum, IntFlag
 
 import ml_dtypes
@@ -29,7 +30,8 @@ INA_HEADER = np.dtype(
         ("flags", "u1"),
     ]
 )
-assert INA_HEADER.itemsize == INA_BYTES
+_PACKED = struct.Struct(">HHIIBBBB")
+assert INA_HEADER.itemsize == _PACKED.size == INA_BYTES
 
 
 class DataType(IntEnum):
@@ -83,6 +85,4 @@ def pack_ina(
     ring_id: int, rank: int, message_id: int, length_bytes: int, dtype: DataType, op: ReduceOp, flags: InaFlag
 ) -> bytes:
     """The 16 bytes of an INA header."""
-    header = np.zeros(1, INA_HEADER)
-    header[0] = (ring_id, rank, message_id, length_bytes, dtype, op, INA_VERSION, flags)
-    return header.tobytes()
+    return _PACKED.pack(ring_id, rank, message_id, length_bytes, dtype, op, INA_VERSION, flags)

@@ -1,0 +1,171 @@
+"""Who drives: the progress thread, or a thread that waits; with a little machine in the place of a worker."""
+
+import select
+import signal
+import socket
+import threading
+import time
+
+import pytest
+
+from netreduce.errors import NetReduceError
+from netreduce.runtime.progress import IDLE_S, Pending, Progress
+
+
+class Machine:
+    """Completes what `asked` holds once a byte has come over its socket."""
+
+    def __init__(self):
+        self.near, self.far = socket.socketpair()
+        self.near.setblocking(False)
+        self.asked = []
+        self.threads = set()
+        self.losses = []
+        self.ended = threading.Event()
+        self.fault = None
+        self.progress = Progress(self)
+        self.progress.inbox.register(self.near, select.EPOLLIN)
+
+    def step(self):
+        self.threads.add(threading.current_thread())
+        self.progress.run_commands()
+        if self.fault is not None:
+            raise self.fault
+        return False
+
+    def prepare_to_sleep(self):
+        return IDLE_S
+
+    def wake(self, ready):
+        if self.near.fileno() in ready:
+            for _ in self.near.recv(100):
+                self.asked.pop(0).set_result(None)
+
+    def lose(self, error):
+        self.losses.append(error)
+        self.progress.is_over = True
+        while self.asked:
+            self.asked.pop(0).set_exception(NetReduceError(f"lost: {error!r}"))
+
+    def end(self):
+        self.ended.set()
+
+    def close(self):
+        self.progress.close()
+        self.near.close()
+        self.far.close()
+
+    def ask(self):
+        """Block until the next byte."""
+        pending = Pending()
+        self.progress.run(lambda: self.asked.append(pending), pending)
+
+
+@pytest.fixture
+def machine():
+    machine = Machine()
+    machine.progress.start()
+    yield machine
+    machine.progress.submit(lambda: setattr(machine.progress, "stopping", True))
+    machine.close()
+    assert machine.ended.is_set()
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def send_when_asked(machine, count=1):
+    def answer():
+        wait_for(lambda: len(machine.asked) == count)
+        machine.far.send(bytes(count))
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread
+
+
+def test_a_waiting_thread_does_the_work_itself(machine):
+    wait_for(lambda: machine.threads)  # the progress thread has had its first look and sleeps
+    time.sleep(0.05)
+    machine.threads.clear()
+    answer = send_when_asked(machine)
+    machine.ask()
+    answer.join()
+    assert machine.threads == {threading.current_thread()}
+
+
+def test_a_second_waiting_thread_is_served_by_the_first_and_by_the_progress_thread(machine):
+    threads = [threading.Thread(target=machine.ask) for _ in range(4)]
+    answer = send_when_asked(machine, len(threads))
+    for thread in threads:
+        thread.start()
+    for thread in [*threads, answer]:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_submitted_commands_run_while_another_thread_drives_and_after_it_has_left(machine):
+    answer = send_when_asked(machine)
+    ran = threading.Event()
+    waiting = threading.Thread(target=machine.ask)
+    waiting.start()
+    machine.progress.submit(ran.set)
+    assert ran.wait(10)
+    waiting.join(10)
+    answer.join()
+    ran.clear()
+    machine.progress.submit(ran.set)
+    assert ran.wait(10)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
+def test_an_interrupt_of_the_sleep_harms_nobody(machine):
+    class InterruptedError(Exception):
+        pass
+
+    def interrupt(_number, _frame):
+        raise InterruptedError
+
+    wait_for(lambda: machine.threads)
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(InterruptedError):
+            machine.ask()
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert not machine.losses
+    answer = send_when_asked(machine, 2)
+    machine.ask()
+    answer.join()
+
+
+def test_a_fault_in_a_round_is_raised_to_whoever_waits_and_ends_everything(machine):
+    def break_down():
+        machine.fault = ValueError("broken")
+
+    machine.progress.submit(break_down)
+    wait_for(lambda: machine.losses)
+    assert str(machine.losses[0]) == "broken"
+    assert machine.ended.wait(10)
+    ran = []
+    machine.progress.submit(lambda: ran.append(True))
+    assert ran == [True]
+
+
+def test_a_fault_in_a_round_of_a_waiting_thread_is_its_own(machine):
+    wait_for(lambda: machine.threads)
+    time.sleep(0.05)
+    pending = Pending()
+
+    def break_down():
+        machine.asked.append(pending)
+        machine.fault = ValueError("broken")
+
+    with pytest.raises(NetReduceError, match="broken"):
+        machine.progress.run(break_down, pending)
+    assert machine.ended.wait(10)
