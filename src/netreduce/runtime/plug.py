@@ -60,8 +60,8 @@ def plug_in(address: str, worker: str) -> Plug:
             opened.append(ControlChannel(connect(address)))
         greeting, channel = opened
         attached = ask(greeting, control.Attach(worker), control.Attached, address)
-        cable = Cable.take(greeting.connection, ATTACH_TIMEOUT_S)
         ask(channel, control.Hello(attached.port, worker, os.getpid()), control.Ok, address)
+        cable = Cable.take(greeting.connection, ATTACH_TIMEOUT_S)  # last: it loads what is compiled
     except CableClosedError as error:
         for connection in opened:
             connection.close()
