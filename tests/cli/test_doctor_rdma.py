@@ -3,12 +3,12 @@ from tests.runtime.rdma_sysfs import add_interface, add_port
 from netreduce.cli.doctor_rdma import rdma_checks
 
 
-def findings(root, **environment):
-    return {check.name.strip(): check for check in rdma_checks(root, environment)}
+def findings(root, switch="", provider="auto"):
+    return {check.name.strip(): check for check in rdma_checks(switch, provider, root)}
 
 
 def test_no_device_is_no_trouble(tmp_path):
-    (check,) = rdma_checks(tmp_path, {})
+    (check,) = rdma_checks("", "auto", tmp_path)
     assert (check.status, "none is needed" in check.found) == ("ok", True)
 
 
@@ -38,8 +38,8 @@ def test_every_port_that_does_not_do_says_what_to_type(tmp_path):
 
 def test_with_a_switch_the_choice_of_the_nic_is_told(tmp_path):
     add_port(tmp_path, "mlx5_0", {3: ("10.0.0.1", "RoCE v2", "eth2")})
-    check = findings(tmp_path, NETREDUCE_SWITCH="127.0.0.1:4792")["provider"]
+    check = findings(tmp_path, "127.0.0.1:4792")["provider"]
     assert "the embedded NIC" in check.found
     assert "no RDMA device has a GID of 127.0.0.1" in check.found
-    refused = findings(tmp_path, NETREDUCE_SWITCH="127.0.0.1:4792", NETREDUCE_PROVIDER="rdma")["provider"]
+    refused = findings(tmp_path, "127.0.0.1:4792", "rdma")["provider"]
     assert (refused.status, "127.0.0.1" in refused.found) == ("note", True)

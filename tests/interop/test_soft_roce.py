@@ -48,7 +48,7 @@ TIMEOUT_QUIET, TIMEOUT_LOSSY = 17, 13
 """Exponents of a queue pair's retransmission timeout: 537 ms never strikes by mistake; 34 ms makes losses cheap."""
 HERE = Path(__file__).parent
 PACKAGE = Path(netreduce.__file__).parent
-SCRIPTS = ("verbs_common.py", "ring_script.py", "peer_script.py", "communicator_script.py")
+SCRIPTS = ("verbs_common.py", "ring_script.py", "peer_script.py", "communicator_script.py", "errors_script.py")
 
 
 @pytest.fixture(scope="module")
@@ -253,6 +253,14 @@ def test_rdma_devices_and_the_embedded_nic_are_ranks_of_one_group(guest, hub):
     embedded.join(30)
     assert [result["wrong"] for result in results] == [[]] * RANKS
     assert outcome == [[]]
+
+
+def test_what_is_wrong_with_the_host_is_said_in_one_line_with_what_to_type(guest):
+    mtu, route, memlock = guest.run("NUMBA_DISABLE_JIT=1 python3.11 errors_script.py 2>&1", 60)
+    assert "active MTU of 1024" in mtu
+    assert "ip link set eth0 mtu 4192" in mtu
+    assert "rxe0 port 1 (10.0.0.1) finds no way to 10.99.0.1" in route
+    assert "may lock 256: ulimit -l 2048" in memlock
 
 
 def test_everything_that_crossed_the_switch_is_well_formed(guest, hub):

@@ -146,12 +146,18 @@ CHECKS: tuple[Callable[[], Check], ...] = (
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    switch: Annotated[
+        str, typer.Option(envvar="NETREDUCE_SWITCH", help="Tell which NIC a worker here uses for this switch.")
+    ] = "",
+    provider: Annotated[
+        str, typer.Option(envvar="NETREDUCE_PROVIDER", help="Whose NIC it shall be: auto, embedded or rdma.")
+    ] = "auto",
 ) -> None:
     """Tell what this machine can do, what is missing, and what to type.
 
     The exit code is 1 when something that everything needs is missing.
     """
-    checks = [*(check() for check in CHECKS), *rdma_checks()]
+    checks = [*(check() for check in CHECKS), *rdma_checks(switch, provider)]
     if as_json:
         typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:

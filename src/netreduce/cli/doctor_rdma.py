@@ -6,8 +6,7 @@ All of it comes from sysfs, so that it is told before pyverbs is installed.
 from __future__ import annotations
 
 import importlib.util
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from netreduce.cli.findings import Check
@@ -40,8 +39,8 @@ def check_memlock(root: Path = ROOT) -> Check:
     return Check("memlock", "note", found, "ulimit -l unlimited (docker: --ulimit memlock=-1)")
 
 
-def rdma_checks(root: Path = ROOT, environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
-    """Devices, ports and their GIDs; pyverbs, if there is a device; the choice, if the switch is known."""
+def rdma_checks(switch: str, provider: str, root: Path = ROOT) -> Iterator[Check]:
+    """Devices, ports and GIDs; pyverbs, if there is a device; the choice of the NIC for `switch`, if it is named."""
     ports = rdma_ports(root)
     if not ports:
         yield Check("RDMA devices", "ok", "none, and none is needed: the NIC is embedded")
@@ -50,9 +49,8 @@ def rdma_checks(root: Path = ROOT, environment: Mapping[str, str] = os.environ) 
         for port in ports:
             yield from _port_checks(port, root)
         yield _check_pyverbs()
-    address = environment.get("NETREDUCE_SWITCH", "")
-    if address:
-        yield _check_choice(address, root, environment)
+    if switch:
+        yield _check_choice(switch, provider, root)
 
 
 def _port_checks(port: RdmaPort, root: Path) -> Iterator[Check]:
@@ -88,9 +86,9 @@ def _check_pyverbs() -> Check:
     return Check("pyverbs", "note", "not installed; RDMA devices stay unused without it", INSTALL_PYVERBS)
 
 
-def _check_choice(address: str, root: Path, environment: Mapping[str, str]) -> Check:
+def _check_choice(address: str, provider: str, root: Path) -> Check:
     try:
-        choice = choose(address, provider_named(None, environment), environment=environment, root=root)
+        choice = choose(address, provider_named(provider), root=root)
     except NetReduceError as error:
         return Check("provider", "note", str(error), "NETREDUCE_PROVIDER=embedded does without RDMA devices")
     name = "the embedded NIC" if choice.port is None else str(choice.port)

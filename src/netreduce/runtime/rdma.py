@@ -121,7 +121,7 @@ class MR:
     def _refusal(self, error: PyverbsRDMAError) -> str:
         limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
         needed = self._context.registered_bytes + self._length
-        if error.error_code != errno.ENOMEM or limit == resource.RLIM_INFINITY:
+        if error.error_code != errno.ENOMEM or limit == resource.RLIM_INFINITY or needed <= limit:
             return f"{self._context.port} does not register {self._length} bytes: {error}"
         wanted_kib = -(-2 * needed // MIB) * (MIB // KIB)  # room for another one of each
         return (
@@ -202,9 +202,10 @@ class QP:
             self._inner.to_init(self._converted(attr))
 
     def to_rtr(self, attr: QPAttr) -> None:
-        """INIT to RTR; the kernel looks for the peer's MAC address meanwhile."""
-        with _refusals(f"connecting a queue pair of {self._context.port} from {self._context.ip}"):
-            self._inner.to_rtr(self._converted(attr))
+        """INIT to RTR; the kernel asks for the peer's MAC address meanwhile."""
+        converted = self._converted(attr)
+        with _refusals(f"{self._context.port} ({self._context.ip}) finds no way to {_peer(attr)}"):
+            self._inner.to_rtr(converted)
 
     def to_rts(self, attr: QPAttr) -> None:
         """RTR to RTS."""
@@ -238,6 +239,10 @@ class QP:
     def close(self) -> None:
         """Destroy it."""
         self._inner.close()
+
+
+def _peer(attr: QPAttr) -> str:
+    return attr.ah_attr.gr.dgid.gid if attr.ah_attr is not None and attr.ah_attr.gr is not None else "its peer"
 
 
 @contextlib.contextmanager
