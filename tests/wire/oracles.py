@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,11 +21,8 @@ def require_program(name: str) -> str:
     return path
 
 
-def tshark_fields(path: Path, *fields: str, disable: Sequence[str] = ()) -> list[list[str]]:
-    """The named fields of each packet, as tshark prints them; of a field that occurs twice, the first.
-
-    The protocols of `disable` are not looked for.
-    """
+def tshark_fields(path: Path, *fields: str) -> list[list[str]]:
+    """The named fields of each packet, as tshark prints them; of a field that occurs twice, the first."""
     command = [
         require_program("tshark"),
         "-n",
@@ -39,8 +35,6 @@ def tshark_fields(path: Path, *fields: str, disable: Sequence[str] = ()) -> list
         "-E",
         "occurrence=f",
     ]
-    for protocol in disable:
-        command += ["--disable-protocol", protocol]
     for field in fields:
         command += ["-e", field]
     output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
