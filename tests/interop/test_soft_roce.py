@@ -255,6 +255,17 @@ def test_rdma_devices_and_the_embedded_nic_are_ranks_of_one_group(guest, hub):
     assert outcome == [[]]
 
 
+def test_doctor_finds_the_devices_and_the_mtu_that_the_kernel_uses(guest):
+    print_checks = "[print(c.name.strip(), c.status, c.found) for c in rdma_checks(str(), str())]"
+    lines = guest.run(f'python3.11 -c "from netreduce.cli.doctor_rdma import rdma_checks; {print_checks}"', 60)
+    assert "RDMA devices ok rxe0, rxe1, rxe2, rxe3" in lines
+    port = next(line for line in lines if line.startswith("rxe2 port 1 ok ACTIVE, Ethernet, "))
+    assert "eth2 with active MTU 4096" in port
+    assert "active_mtu:\t\t4096 (5)" in "\n".join(guest.run("ibv_devinfo -d rxe2", 30))
+    assert "GID 1 ok 10.0.0.3 of eth2, RoCE v2" in lines
+    assert any(line.startswith("pyverbs ok") for line in lines)
+
+
 def test_what_is_wrong_with_the_host_is_said_in_one_line_with_what_to_type(guest):
     mtu, route, memlock = guest.run("NUMBA_DISABLE_JIT=1 python3.11 errors_script.py 2>&1", 60)
     assert "active MTU of 1024" in mtu

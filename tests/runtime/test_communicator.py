@@ -224,6 +224,13 @@ def test_without_a_launcher_the_error_says_how_to_start(monkeypatch):
         netreduce.Communicator.connect(rank=2, world_size=2)
 
 
+def test_a_provider_that_does_not_do_is_refused_with_the_reason(address):
+    with pytest.raises(ConfigurationError, match=r"provider rdma .* the switch is on this machine"):
+        netreduce.Communicator.connect(address, 0, 2, provider="rdma")
+    with pytest.raises(ConfigurationError, match="allowed are auto, embedded, rdma"):
+        netreduce.Communicator.connect(address, 0, 2, provider="mlx5_0")
+
+
 def test_a_closed_communicator_says_so(address):
     def job(world):
         world.close()

@@ -2,6 +2,11 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
+
+import pytest
+
+from netreduce.torch.autoload import create
 
 
 def run(script: str) -> str:
@@ -37,3 +42,9 @@ def test_a_torch_without_distributed_is_left_alone():
         "print('netreduce' in d.Backend.backend_list)"
     )
     assert run(script) == "False"
+
+
+def test_options_that_it_does_not_know_are_refused_by_name():
+    options = SimpleNamespace(group_rank=0, group_size=2)
+    with pytest.raises(ValueError, match="pg_options has speed"):
+        create(options, {"provider": "rdma", "speed": 3})

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from netreduce.cli.findings import Check
 from netreduce.errors import NetReduceError
-from netreduce.runtime.provider import INSTALL_PYVERBS, choose, provider_named
 from netreduce.runtime.rdma_ports import (
     ACTIVE,
     HEADERS_BYTES,
+    INSTALL_PYVERBS,
     PATH_MTUS,
     ROCE_V2,
     ROOT,
@@ -88,7 +88,11 @@ def _check_pyverbs() -> Check:
 
 def _check_choice(address: str, provider: str, root: Path) -> Check:
     try:
+        from netreduce.runtime.provider import choose, provider_named
+
         choice = choose(address, provider_named(provider), root=root)
+    except ImportError as error:
+        return Check("provider", "note", f"cannot be told: {error}", "install what is missing above")
     except NetReduceError as error:
         return Check("provider", "note", str(error), "NETREDUCE_PROVIDER=embedded does without RDMA devices")
     name = "the embedded NIC" if choice.port is None else str(choice.port)

@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 from netreduce.errors import ConfigurationError
 from netreduce.runtime.address import INTERFACE_VARIABLE, is_remote, source_ip
-from netreduce.runtime.rdma_ports import ACTIVE, ROCE_V2, ROOT, Gid, RdmaPort, rdma_ports
+from netreduce.runtime.rdma_ports import ACTIVE, INSTALL_PYVERBS, ROCE_V2, ROOT, Gid, RdmaPort, rdma_ports
 
 PROVIDER_VARIABLE = "NETREDUCE_PROVIDER"
 AUTO, EMBEDDED, RDMA = "auto", "embedded", "rdma"
 PROVIDERS = (AUTO, EMBEDDED, RDMA)
-INSTALL_PYVERBS = "apt-get install python3-pyverbs, and a Python that sees it: python3 -m venv --system-site-packages"
 
 
 class Choice(NamedTuple):

@@ -20,6 +20,7 @@ EMPTY_MAX = 16
 """Empty places in a row that end the search: tables have up to 1,024, and the kernel fills the lowest one first."""
 HEADERS_BYTES = 96
 """What the kernel sets aside of the interface's MTU for GRH, UDP, BTH, the longest extensions and the ICRC."""
+INSTALL_PYVERBS = "apt-get install python3-pyverbs, and a Python that sees it: python3 -m venv --system-site-packages"
 PATH_MTUS = (4096, 2048, 1024, 512, 256)
 
 
