@@ -88,6 +88,16 @@ def join_alone(desk, port, group, geometry):
     return answer
 
 
+def test_a_share_is_that_of_the_workers_that_are_there_however_many_ports_there_are():
+    limits = SwitchLimits(memory_bytes=3 * 4 * 2 * 8 * (192 + 256), rings=32)
+    switch = Switch("switch", 12, limits=limits)
+    for port, (ip, mac) in enumerate(ADDRESSES):
+        switch.attach(port, mac, ip)
+    desk, geometry = ControlDesk(switch), control.Geometry(1, 8, 256)
+    answers = [join_alone(desk, 0, f"group {number}", geometry) for number in range(4)]
+    assert all(isinstance(answer, control.Joined) for answer in answers)
+
+
 def test_a_worker_that_takes_all_the_memory_it_can_leaves_the_others_their_share():
     limits = SwitchLimits(memory_bytes=3 * 4 * 2 * 8 * (192 + 256), rings=32)
     switch = Switch("switch", 3, limits=limits)

@@ -36,8 +36,12 @@ class ControlDesk:
         self._switch.register_ring(spec)
 
     def _check_quotas(self, spec: RingSpec) -> None:
-        """AdmissionError if a rank would hold more than its worker's share: what others need is not taken from them."""
-        quota = self._switch.memory_bytes // self._switch.port_count
+        """AdmissionError if a rank would hold more than its worker's share: what others need is not taken from them.
+
+        A share is an equal one among the workers that are there. A switch has more ports than workers, as a rule, and an
+        equal part of all ports would leave no room for a worker's second group.
+        """
+        quota = self._switch.memory_bytes // max(1, self._switch.attached_count)
         rings = self._switch.rings().values()
         for endpoint in spec.endpoints:
             held = sum(ring.rank_bytes for ring in rings if any(other.ip == endpoint.ip for other in ring.endpoints))

@@ -177,6 +177,11 @@ class Switch:
         state.head = state.tail = state.wrap = state.frames = state.bytes = 0
         self._registry.release_port(port)
 
+    @property
+    def attached_count(self) -> int:
+        """How many ports have somebody attached."""
+        return len({port for port, _ in self._addresses.values()})
+
     def register_ring(self, spec: RingSpec) -> None:
         """Aggregate the connections of a ring from now on. AdmissionError says why it cannot be."""
         ranks = range(len(spec.endpoints))
