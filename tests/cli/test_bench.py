@@ -173,6 +173,36 @@ def test_every_algorithm_can_be_measured(options: list[str]) -> None:
     assert "# In-network reduction : not used" in done.stdout
 
 
+@pytest.mark.live
+@pytest.mark.timeout(400)
+@pytest.mark.usefixtures("compiled")
+def test_parallel_netreduce_can_be_measured_on_pretended_machines() -> None:
+    command = [
+        str(Path(sys.executable).with_name("netreduce")),
+        "bench",
+        "--workers",
+        "4",
+        "--machines",
+        "2",
+        "-b",
+        "64K",
+    ]
+    command += ["-e", "64K", "--iters", "1", "--warmup", "0", "--algorithm", "parallel"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "# 4 ranks on 2 machines of 2 workers: Parallel NetReduce" in done.stdout
+    assert "# Out of bounds values : 0 OK" in done.stdout
+    assert "# In-network reduction : ACTIVE" in done.stdout
+
+
+@pytest.mark.parametrize("machines", ["1", "4"])
+@pytest.mark.parametrize("algorithm", ["leaders", "hierarchical", "parallel"])
+def test_algorithms_for_machines_need_several_with_several_workers(algorithm: str, machines: str) -> None:
+    answer = CliRunner().invoke(app, ["bench", "--algorithm", algorithm, "--machines", machines, "--workers", "4"])
+    assert answer.exit_code == 1
+    assert f"the algorithm {algorithm} needs several machines with several workers each" in answer.stderr
+
+
 def test_a_dtype_that_cannot_be_reduced_is_refused_in_one_line() -> None:
     answer = CliRunner().invoke(app, ["bench", "--dtype", "int32", "--op", "avg"])
     assert answer.exit_code == 1

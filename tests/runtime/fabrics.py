@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -35,11 +35,19 @@ def served(switch: Switch | None = None) -> Iterator[str]:
         server.close()
 
 
-def on_all_ranks(address: str, world_size: int, function: Callable[[Communicator], Any], **options: Any) -> list[Any]:
-    """``function(communicator)`` on each rank of a fresh group; the results in rank order."""
+def on_all_ranks(
+    address: str,
+    world_size: int,
+    function: Callable[[Communicator], Any],
+    machines: Sequence[str] = (),
+    **options: Any,
+) -> list[Any]:
+    """``function(communicator)`` on each rank of a fresh group; the results in rank order. Rank r is on machines[r]."""
+    options = {"timeout_s": 20, **options}
 
     def one(rank: int) -> Any:
-        with Communicator.connect(address, rank, world_size, timeout_s=20, **options) as world:
+        machine = machines[rank] if machines else ""
+        with Communicator.connect(address, rank, world_size, machine=machine, **options) as world:
             return function(world)
 
     with ThreadPoolExecutor(world_size) as pool:

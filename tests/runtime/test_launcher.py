@@ -37,6 +37,14 @@ def nothing_is_left_over():
     assert children() == []
 
 
+def test_workers_of_pretended_machines_are_told_so_as_torchrun_does():
+    told = [worker_environment(rank, 6, 29500, "run", "local:none", {}, machines=2) for rank in range(6)]
+    assert [env["NETREDUCE_MACHINE"] for env in told] == ["machine 0"] * 3 + ["machine 1"] * 3
+    assert [env["LOCAL_RANK"] for env in told] == list("012012")
+    assert [env["GROUP_RANK"] for env in told] == list("000111")
+    assert {(env["LOCAL_WORLD_SIZE"], env["GROUP_WORLD_SIZE"], env["WORLD_SIZE"]) for env in told} == {("3", "2", "6")}
+
+
 def test_workers_get_the_environment_that_torchrun_sets():
     code = "import os; e = os.environ; print(e['RANK'], e['WORLD_SIZE'], e['LOCAL_RANK'], e['NETREDUCE_SWITCH'])"
     launcher, out, _ = launcher_of(code)

@@ -14,12 +14,12 @@ def run(script: str) -> str:
     return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_importing_torch_registers_the_backend_for_cpu_tensors():
+def test_importing_torch_registers_the_backend_for_host_and_device_tensors():
     script = (
         "import torch.distributed as d;"
         "print(d.is_backend_available('netreduce'), d.Backend.backend_capability['netreduce'])"
     )
-    assert run(script) == "True ['cpu']"
+    assert run(script) == "True ['cpu', 'cuda']"
 
 
 def test_importing_torch_loads_neither_the_compiler_nor_the_data_path():

@@ -9,7 +9,7 @@ import contextlib
 import multiprocessing
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,14 +23,17 @@ GROUP_TIMEOUT_S = 20
 class World:
     """`size` ranks of a process group; `run` calls a module-level function on all of them."""
 
-    def __init__(self, size: int, folder: Path) -> None:
+    def __init__(self, size: int, folder: Path, machines: Sequence[str] = ()) -> None:
+        """Rank r pretends to be on ``machines[r]``, if they are given."""
         context = multiprocessing.get_context("spawn")
         self.size = size
         self._connections: dict[int, Connection] = {}
         self._processes = []
         for rank in range(size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, size, str(folder / "store"), theirs))
+            process = context.Process(
+                target=_serve, args=(rank, size, str(folder / "store"), theirs, *machines[rank : rank + 1])
+            )
             process.start()
             theirs.close()
             self._connections[rank] = ours
@@ -81,7 +84,7 @@ class World:
         return results
 
 
-def _serve(rank: int, size: int, store: str, connection: Connection) -> None:
+def _serve(rank: int, size: int, store: str, connection: Connection, machine: str = "") -> None:
     import torch
     import torch.distributed as dist
 
@@ -92,6 +95,7 @@ def _serve(rank: int, size: int, store: str, connection: Connection) -> None:
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=GROUP_TIMEOUT_S),
+        pg_options={"machine": machine} if machine else None,
     )
     connection.send((True, None))
     while (request := _next(connection)) is not None:

@@ -23,7 +23,10 @@ class Collective(str, Enum):
 
 
 class Algorithm(str, Enum):
-    """How reductions are carried out: by the switch, or between hosts, of which central is the naive way."""
+    """How reductions are carried out: by the switch, or between hosts, of which central is the naive way.
+
+    The last three are for machines with several workers each; leaders is Tencent's.
+    """
 
     AUTO = "auto"
     NETREDUCE = "netreduce"
@@ -31,6 +34,9 @@ class Algorithm(str, Enum):
     TREE = "tree"
     HALVING = "halving"
     CENTRAL = "central"
+    LEADERS = "leaders"
+    HIERARCHICAL = "hierarchical"
+    PARALLEL = "parallel"
 
 
 class Op(str, Enum):
@@ -46,6 +52,9 @@ class Op(str, Enum):
 def bench(
     collective: Annotated[Collective, typer.Argument(help="What to measure.")] = Collective.ALL_REDUCE,
     workers: Annotated[int, typer.Option("--workers", "-n", min=1, max=RANKS_MAX, help="How many workers.")] = 4,
+    machines: Annotated[
+        int, typer.Option("--machines", "-m", min=1, max=RANKS_MAX, help="Pretend that they are on so many, evenly.")
+    ] = 1,
     smallest: Annotated[str, typer.Option("--min-bytes", "-b", help="Smallest size, such as 1K.")] = "1K",
     largest: Annotated[str, typer.Option("--max-bytes", "-e", help="Largest size.")] = "64M",
     factor: Annotated[int, typer.Option("--step-factor", "-f", min=1, help="From size to size; 1: only one.")] = 4,
@@ -76,6 +85,7 @@ def bench(
 
     try:
         Tuning(qps_per_connection=qps).check(workers)
+        _check_machines(algorithm, workers, machines)
         if root >= workers:
             raise ConfigurationError(f"root is {root}, 0 to {workers - 1} are possible")
         settings = {
@@ -96,10 +106,19 @@ def bench(
         import msgspec
 
         command = [sys.executable, "-m", "netreduce.cli.bench_worker", msgspec.json.encode(settings).decode()]
-        raise typer.Exit(run_workers(command, workers, pcap=pcap, prefix=False, verbose=False))
+        raise typer.Exit(run_workers(command, workers, pcap=pcap, prefix=False, verbose=False, machines=machines))
     except NetReduceError as error:
         say(str(error))
         raise typer.Exit(1) from error
+
+
+def _check_machines(algorithm: Algorithm, workers: int, machines: int) -> None:
+    for_machines = algorithm in (Algorithm.LEADERS, Algorithm.HIERARCHICAL, Algorithm.PARALLEL)
+    if for_machines and not 1 < machines < workers:
+        raise ConfigurationError(
+            f"the algorithm {algorithm.value} needs several machines with several workers each: "
+            "such as --machines 2 --workers 4"
+        )
 
 
 def _checked_dtype(name: str, op: str, workers: int) -> str:

@@ -20,7 +20,7 @@ from netreduce.collectives.reductions import DTYPES, plan_reduction
 from netreduce.runtime.communicator import Communicator, reduction_named
 
 REDUCING = ("all_reduce", "reduce_scatter")
-IN_NETWORK = ("auto", "netreduce")
+IN_NETWORK = ("auto", "netreduce", "parallel")
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -53,9 +53,10 @@ class Bencher:
         """All sizes; rank 0 prints."""
         settings, world = self.settings, self.world
         report = Report(settings.collective, world.world_size, settings.algorithm, self._is_in_network())
-        self._say(f"# netreduce bench {settings.collective}: {world.world_size} workers, {settings.algorithm}")
-        self._say(header())
         world.barrier()  # also proves that the switch adds
+        self._say(f"# netreduce bench {settings.collective}: {world.world_size} workers, {settings.algorithm}")
+        self._say(f"# {world.scheme}")
+        self._say(header())
         for size_bytes in settings.sizes:
             row = self._measure(size_bytes)
             report.rows.append(row)

@@ -51,6 +51,9 @@ def signals_raise() -> Iterator[None]:
 def run(
     command: Annotated[list[str], typer.Argument(help="The command of every worker, such as: -- python train.py")],
     workers: Annotated[int, typer.Option("--workers", "-n", min=1, max=RANKS_MAX, help="How many workers.")] = 2,
+    machines: Annotated[
+        int, typer.Option("--machines", "-m", min=1, max=RANKS_MAX, help="Pretend that they are on so many, evenly.")
+    ] = 1,
     pcap: Annotated[Path | None, typer.Option(help="Record what crosses the switch in this file.")] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Record every step of the run there, for `netreduce walk`.")
@@ -61,16 +64,27 @@ def run(
     """Start a switch and N workers, with the environment that torchrun sets.
 
     A failing worker and Ctrl-C end everything; the failing worker's own error is shown last, its exit code returned.
+    With several workers on several machines, real or pretended, all-reduces go by Parallel NetReduce.
     """
     try:
-        raise typer.Exit(run_workers(command, workers, pcap=pcap, trace=trace, prefix=prefix, verbose=verbose))
+        status = run_workers(
+            command, workers, pcap=pcap, trace=trace, prefix=prefix, verbose=verbose, machines=machines
+        )
+        raise typer.Exit(status)
     except (NetReduceError, OSError) as error:
         say(str(error))
         raise typer.Exit(1) from error
 
 
 def run_workers(
-    command: list[str], workers: int, *, pcap: Path | None, trace: Path | None = None, prefix: bool, verbose: bool
+    command: list[str],
+    workers: int,
+    *,
+    pcap: Path | None,
+    trace: Path | None = None,
+    prefix: bool,
+    verbose: bool,
+    machines: int = 1,
 ) -> int:
     """Run `command` as so many workers on a switch of their own; the exit code for the shell."""
     from netreduce.runtime.job import run_job
@@ -89,6 +103,7 @@ def run_workers(
                 pcap=pcap,
                 trace=trace,
                 verbose=verbose,
+                machines=machines,
             )
         except Interrupted as interruption:
             say(f"ended by {interruption.signal_number.name}")

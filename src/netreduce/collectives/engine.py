@@ -146,7 +146,7 @@ class Engine:
     @property
     def has_more(self) -> bool:
         """Whether another `progress` may find something without anything new from the network."""
-        return self._links.has_more
+        return self._links.has_more or self._executor.has_more
 
     def fail(self, error: BaseException) -> None:
         """End all operations with `error`, stop all traffic, and raise `error` at later calls."""

@@ -84,6 +84,11 @@ class Executor:
             self._advance(self._ready.popleft())
         return self._ring.path.pump() or worked
 
+    @property
+    def has_more(self) -> bool:
+        """Whether lanes have become ready since the last `progress`, such as by the ring of another engine."""
+        return bool(self._ready)
+
     def fail(self, error: BaseException) -> None:
         """End all work with `error`."""
         works = [*self._running.values(), *self._waiting]

@@ -185,7 +185,7 @@ class SharedConnection:
         self.peer = peer
         self.say = say
         self.outgoing_address, self.incoming_address = int(outgoing.ctypes.data), int(incoming.ctypes.data)
-        self._memory = outgoing, incoming
+        self._memory: tuple[np.ndarray, ...] = outgoing, incoming
         self.receives = SharedReceives(self)
         self.sends = SharedSends(self)
 
@@ -207,6 +207,10 @@ class SharedConnection:
                 self.receives.declined(word)
             case _:
                 raise NetReduceError(f"rank {self.peer} said {type(word).__name__} to rank {self.rank}")
+
+    def close(self) -> None:
+        """Give the memory back; nothing is sent or heard any more."""
+        self._memory = ()
 
     def mismatch(self, own: Transfer, fingerprint: int, size_bytes: int) -> MismatchError:
         """The error that names both sides."""

@@ -10,7 +10,6 @@ which then stays in its bounded egress queue.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
 import os
 import secrets
@@ -26,6 +25,7 @@ import numpy as np
 from netreduce.compiled import entry
 from netreduce.errors import ConfigurationError, NetReduceError, SwitchLostError
 from netreduce.runtime.carrier import Carrier
+from netreduce.runtime.shared_memory import allocate, map_memory
 from netreduce.wire.burst_ring import STATE_WORDS, Found, Put, ring_next, ring_put, ring_release, ring_rest
 from netreduce.wire.frames import (
     BURST_BYTES_MAX,
@@ -45,7 +45,6 @@ _STATE_BYTES = STATE_WORDS * 8
 _HEADER_BYTES = mmap.PAGESIZE
 _MEMORY_BYTES = _HEADER_BYTES + 2 * RING_BYTES
 """A cable's memory: the states of both rings in one page, then the ring to the switch, then that to the worker."""
-_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _GREETING = b"memory"
 _BELL = b"\0"
 
@@ -163,14 +162,6 @@ def load() -> _Compiled:
     )
 
 
-def _allocate() -> int:
-    """Fresh memory for a cable; its descriptor. Nobody can shrink it, so that using it never fails."""
-    descriptor = os.memfd_create("netreduce-cable", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(descriptor, _MEMORY_BYTES)
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-    return descriptor
-
-
 class Cable:
     """One end of a cable over a connected SOCK_SEQPACKET `connection`, which becomes non-blocking.
 
@@ -181,10 +172,7 @@ class Cable:
     def __init__(self, connection: socket.socket, memory: int, *, is_switch: bool) -> None:
         connection.setblocking(False)
         self._connection = connection
-        try:
-            mapped = mmap.mmap(memory, _MEMORY_BYTES)
-        finally:
-            os.close(memory)
+        mapped = map_memory(memory, _MEMORY_BYTES)
         directions = []
         for number in range(2):
             state = np.frombuffer(mapped, np.int64, STATE_WORDS, number * _STATE_BYTES)
@@ -199,7 +187,7 @@ class Cable:
     @classmethod
     def offer(cls, connection: socket.socket) -> Cable:
         """The switch's end: makes the memory, and sends it to the worker. Raises `CableClosedError`."""
-        memory = _allocate()
+        memory = allocate("netreduce-cable", _MEMORY_BYTES)
         try:
             socket.send_fds(connection, [_GREETING], [memory])
         except OSError as error:
@@ -219,9 +207,6 @@ class Cable:
             raise CableClosedError(f"cable broken: {error.strerror}") from error
         if greeting != _GREETING or len(descriptors) != 1:
             raise CableClosedError("cable closed by the other end")
-        if fcntl.fcntl(descriptors[0], fcntl.F_GET_SEALS) & _SEALS != _SEALS:
-            os.close(descriptors[0])
-            raise BadBurstError("the memory that the switch offers could shrink")
         return cls(connection, descriptors[0], is_switch=False)
 
     def fileno(self) -> int:

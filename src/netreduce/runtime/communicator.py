@@ -19,6 +19,7 @@ from netreduce.collectives.engine import Engine
 from netreduce.collectives.operation import Operation
 from netreduce.collectives.reductions import Reduction
 from netreduce.errors import ConfigurationError
+from netreduce.runtime.groups import describe, enter
 from netreduce.runtime.lending import Handle, Lent
 from netreduce.runtime.member import Member
 from netreduce.runtime.solo import Solo
@@ -88,13 +89,15 @@ class Communicator:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         geometry: Geometry | None = None,
         tuning: Tuning = Tuning(),  # noqa: B008 (immutable)
+        machine: str = "",
     ) -> Communicator:
         """Enter `group` at the switch and wait for its other ranks.
 
         `address`, `rank` and `world_size` come from NETREDUCE_SWITCH, RANK and WORLD_SIZE unless given. `provider` says
         whose NIC this rank uses: embedded, rdma (a device of the host) or auto; by default it is NETREDUCE_PROVIDER's.
         `timeout_s` bounds the wait here and every collective. `tuning` says how collectives between hosts are cut; all
-        ranks need the same. A world of one rank needs no switch.
+        ranks need the same. A world of one rank needs no switch. `machine` names this process's machine; without it,
+        NETREDUCE_MACHINE or the kernel does. Several machines with several ranks each reduce by Parallel NetReduce.
 
         Raises `ConfigurationError`, `SwitchLostError`, `AdmissionError`, `CollectiveTimeoutError`.
         """
@@ -111,7 +114,7 @@ class Communicator:
         worker = Worker(address, f"rank {rank}", provider)
         try:
             geometry = geometry or Geometry(path_mtu=worker.path_mtu)
-            member = worker.join(group, rank, world_size, geometry, timeout_s, tuning)
+            member = enter(worker, group, rank, world_size, geometry, timeout_s, tuning, machine)
         except BaseException:
             worker.close()
             raise
@@ -152,8 +155,10 @@ class Communicator:
         """Combine `array` (any shape) of all ranks element by element, in place or into `out`; returns where.
 
         `op` is sum, product, min, max, avg, and, or, xor. `algorithm` is netreduce (through the switch), ring, tree,
-        halving or central (between the hosts), or auto: through the switch if it can do it, or else the fastest by
-        model. Raises `UnsupportedError` for a dtype or operation that is not supported, naming those that are.
+        halving or central (between the hosts); for several machines with several ranks each also parallel (the switch
+        adds each rank's share), leaders or hierarchical; or auto: through the switch if it can do it, or else the
+        fastest by model. Raises `UnsupportedError` for a dtype or operation that is not supported, naming those there
+        are.
         """
         reduction, way, lent = reduction_named(op), _algorithm(algorithm), Lent(array)
         if out is None:
@@ -264,17 +269,27 @@ class Communicator:
         rank = list(ranks).index(self.rank)
         if len(ranks) == 1 or self._worker is None:
             return Communicator(Solo(geometry), 0, (0,), None)
-        member = self._worker.join(f"group {token[0]:x}", rank, len(ranks), geometry, timeout_s)
+        assert isinstance(self._member, Member)
+        machine = self._member.home.machine
+        member = enter(self._worker, f"group {token[0]:x}", rank, len(ranks), geometry, timeout_s, machine=machine)
         return Communicator(member, rank, tuple(ranks), self._worker)
 
     def statistics(self) -> dict[str, dict[str, Any]]:
         """What happened so far, by name: ``engine`` (this group), ``nic`` (this process), ``switch`` (everybody)."""
-        engine = self._member.engine
-        totals = {} if engine is None else asdict(engine.statistics())
+        across = None if isinstance(self._member, Solo) else self._member.across
+        engines = [member.engine for member in (self._member, across) if member is not None]
+        counts = [asdict(engine.statistics()) for engine in engines if engine is not None]
+        totals = {name: sum(count[name] for count in counts) for name in (counts[0] if counts else ())}
+        totals["in_network_active"] = all(count["in_network_active"] for count in counts)
         if self._worker is None:
             return {"engine": totals, "nic": {}, "switch": {}}
         answer = self._worker.statistics()
         return {"engine": totals, "nic": dict(answer.workers), "switch": dict(answer.counters)}
+
+    @property
+    def scheme(self) -> str:
+        """How reductions go, on how many machines, and whether a barrier has shown that the network adds."""
+        return "1 rank: nothing to reduce" if isinstance(self._member, Solo) else describe(self._member)
 
     def close(self, *, in_good_order: bool = True) -> None:
         """Leave the group, and if `connect` made this communicator, unplug from the switch. Again does no harm.

@@ -24,7 +24,8 @@ class BadMessageError(NetReduceError):
     """A datagram is no control message, or none that belongs here."""
 
 
-def _decoded(data: bytes) -> control.Message:
+def decoded(data: bytes) -> control.Message:
+    """The message; `BadMessageError` if it is none."""
     try:
         return control.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -33,6 +34,8 @@ def _decoded(data: bytes) -> control.Message:
 
 class ControlChannel:
     """One end of a control connection; `connection` becomes non-blocking."""
+
+    BYTES_MAX = control.CONTROL_BYTES_MAX
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -49,14 +52,14 @@ class ControlChannel:
         Raises `CableClosedError` when the peer is gone and `BadMessageError` for a malformed datagram.
         """
         try:
-            data = self.connection.recv(control.CONTROL_BYTES_MAX + 1)
+            data = self.connection.recv(self.BYTES_MAX + 1)
         except BlockingIOError:
             return None
         except OSError as error:
             raise CableClosedError(f"control connection broken: {error.strerror}") from error
         if not data:
             raise CableClosedError("control connection closed by the other end")
-        return _decoded(data)
+        return decoded(data)
 
     def receive_within(self, timeout_s: float) -> control.Message | None:
         """The next message, waiting at most `timeout_s` for it; None when it did not come."""
@@ -158,7 +161,7 @@ class StreamChannel(ControlChannel):
             return None
         data = bytes(self._incoming[_LENGTH.size : end])
         del self._incoming[:end]
-        return _decoded(data)
+        return decoded(data)
 
     def _encode(self, message: control.Message) -> bytes:
         data = control.encode(message)

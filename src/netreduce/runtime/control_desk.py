@@ -38,8 +38,8 @@ class ControlDesk:
     def _check_quotas(self, spec: RingSpec) -> None:
         """AdmissionError if a rank would hold more than its worker's share: what others need is not taken from them.
 
-        A share is an equal one among the workers that are there. A switch has more ports than workers, as a rule, and an
-        equal part of all ports would leave no room for a worker's second group.
+        A share is an equal one among the workers that are there. As a rule a switch has more ports than workers, and an
+        equal part for each port would leave no room for a worker's second group.
         """
         quota = self._switch.memory_bytes // max(1, self._switch.attached_count)
         rings = self._switch.rings().values()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from netreduce.errors import ConfigurationError
 from netreduce.runtime.embedded import SwitchProcess
 from netreduce.runtime.launcher import Failure, Launcher, new_run_id, reserve_port, worker_environment
 from netreduce.runtime.observer import observe
@@ -38,12 +39,16 @@ def launch(
     *,
     prefix: bool,
     base: Mapping[str, str] = os.environ,
+    machines: int = 1,
 ) -> Failure | None:
-    """Run `command` as so many workers, with `base` and torchrun's environment; the switch may be "" if not needed."""
+    """Run `command` as so many workers, with `base` and torchrun's environment; the switch may be "" if not needed.
+
+    The workers pretend to be on so many `machines`, which share them out evenly.
+    """
     with reserve_port() as reserved:
         port, run_id = reserved.getsockname()[1], new_run_id()
         environments = [
-            worker_environment(rank, workers, port, run_id, switch_address, base) for rank in range(workers)
+            worker_environment(rank, workers, port, run_id, switch_address, base, machines) for rank in range(workers)
         ]
         return Launcher(command, environments, out, err, prefix=prefix).run()
 
@@ -59,18 +64,21 @@ def run_job(
     pcap: Path | None = None,
     trace: Path | None = None,
     verbose: bool = False,
+    machines: int = 1,
 ) -> Outcome:
     """Run `command` as so many workers on a switch of their own. `say` hears what happens before they start.
 
-    Raises `SwitchLostError` when the switch does not start, `ConfigurationError` when the command does not, OSError
-    when `trace` cannot be written.
+    Raises `SwitchLostError` when the switch does not start, `ConfigurationError` when the command does not, or when
+    `machines` do not get equally many workers, OSError when `trace` cannot be written.
     """
+    if workers % machines:
+        raise ConfigurationError(f"{workers} workers cannot be shared out evenly to {machines} machines")
     ensure_compiled(say)
     with _tracing(trace, " ".join(" ".join(command).split())[:TITLE_CHARACTERS_MAX], say) as (parts, base):
         switch = SwitchProcess(max(workers, 2), pcap, "INFO" if verbose else "WARNING", parts)
         try:
             switch.wait_until_ready()
-            failure = launch(command, workers, switch.address, out, err, prefix=prefix, base=base)
+            failure = launch(command, workers, switch.address, out, err, prefix=prefix, base=base, machines=machines)
             return Outcome(failure, None if failure else observe(switch.address))
         finally:
             switch.close()

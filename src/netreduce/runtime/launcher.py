@@ -23,6 +23,7 @@ from types import FrameType
 from typing import IO
 
 from netreduce.errors import ConfigurationError
+from netreduce.runtime.mates import MACHINE_VARIABLE
 
 TERM_GRACE_S = 5.0
 """How long workers may take to end by SIGTERM before SIGKILL."""
@@ -45,15 +46,28 @@ def reserve_port() -> socket.socket:
 
 
 def worker_environment(
-    rank: int, world_size: int, master_port: int, run_id: str, switch_address: str, base: Mapping[str, str]
+    rank: int,
+    world_size: int,
+    master_port: int,
+    run_id: str,
+    switch_address: str,
+    base: Mapping[str, str],
+    machines: int = 1,
 ) -> dict[str, str]:
-    """The environment that torchrun gives a worker, and NETREDUCE_SWITCH."""
+    """The environment that torchrun gives a worker, and NETREDUCE_SWITCH.
+
+    With several `machines` the workers pretend to be on so many, evenly: NETREDUCE_MACHINE names each one's.
+    """
+    local_size = world_size // machines
+    machine, local_rank = divmod(rank, local_size)
     environment = dict(base)
     environment.setdefault("OMP_NUM_THREADS", "1")  # as torchrun: workers share the cores
     environment.setdefault("PYTHONUNBUFFERED", "1")
-    ranks = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0}
-    sizes = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "ROLE_WORLD_SIZE": world_size}
-    environment.update({name: str(value) for name, value in {**ranks, **sizes, "GROUP_WORLD_SIZE": 1}.items()})
+    ranks = {"RANK": rank, "LOCAL_RANK": local_rank, "ROLE_RANK": rank, "GROUP_RANK": machine}
+    sizes = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": local_size, "ROLE_WORLD_SIZE": world_size}
+    environment.update({name: str(value) for name, value in {**ranks, **sizes, "GROUP_WORLD_SIZE": machines}.items()})
+    if machines > 1:
+        environment[MACHINE_VARIABLE] = f"machine {machine}"
     environment.update(
         ROLE_NAME="default",
         MASTER_ADDR="127.0.0.1",

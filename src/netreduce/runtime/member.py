@@ -1,5 +1,8 @@
 """One rank's membership in a group: the engine of its ring, what is under way on it, and how it can fail.
 
+Where several machines have several workers each, a member has a second one across the machines (Parallel NetReduce),
+and mates. The two fail together, and errors of the second name the ranks of the first.
+
 A member is driven with its worker. Other threads only call `start` and `run`, and read futures.
 """
 
@@ -9,9 +12,14 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from select import epoll
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from netreduce.collectives.algorithms import Tuning
 from netreduce.collectives.engine import Engine
+from netreduce.collectives.machines import Machines
 from netreduce.collectives.operation import Operation
 from netreduce.errors import (
     AdmissionError,
@@ -20,6 +28,8 @@ from netreduce.errors import (
     NetReduceError,
     PeerLostError,
 )
+from netreduce.runtime.control_channel import BadMessageError
+from netreduce.runtime.mates import Mates
 from netreduce.runtime.progress import Pending, Progress
 from netreduce.units import PS_PER_S
 from netreduce.wire import control
@@ -29,6 +39,15 @@ logger = logging.getLogger("netreduce")
 LEFT_GRACE_S = 3.0
 """How long a collective may go on after a rank has left the group: it left because it was done, or by mistake."""
 STRAGGLER_LOG_INTERVAL_S = 10.0
+MATE_WAIT_S = 2.0
+"""How long a mate may owe an answer until it is said that it does."""
+
+
+class Home(NamedTuple):
+    """The machine that a rank says it is on, and where ranks of the same one can connect."""
+
+    machine: str = ""
+    door: str = ""
 
 
 @dataclass
@@ -56,6 +75,7 @@ class Member:
         timeout_s: float,
         progress: Progress,
         send: Callable[[control.Message], None],
+        home: Home = Home(),  # noqa: B008 (immutable)
     ) -> None:
         self.name = name
         self.rank = rank
@@ -69,6 +89,14 @@ class Member:
         self.engine: Engine | None = None
         self.error: BaseException | None = None
         self.gathering_missing: tuple[int, ...] = ()
+        self.home = home
+        self.endpoints: tuple[control.Endpoint, ...] = ()
+        self.machines: Machines | None = None
+        self.across: Member | None = None
+        self.mates: Mates | None = None
+        self._parts: list[Member] = []  # members of some of these ranks, which fail together with this one
+        self._whole: Member | None = None  # whose part this one is
+        self._ranks = tuple(range(world_size))  # what these ranks are called in error messages
         self._progress = progress
         self._send = send
         self._outstanding: list[_Outstanding] = []
@@ -115,14 +143,36 @@ class Member:
     def join(self, engine: Engine) -> None:
         """Ask the switch for membership."""
         self.engine = engine
-        self._send(control.Join(self.name, self.world_size, engine.endpoint(), self.geometry))
+        endpoint = replace(engine.endpoint(), machine=self.home.machine, door=self.home.door)
+        self._send(control.Join(self.name, self.world_size, endpoint, self.geometry))
+
+    def use_machines(self, machines: Machines, across: Member, mates: Mates, inbox: epoll) -> None:
+        """Run all-reduces by Parallel NetReduce from now on; `inbox` is told what mates say. Before the first call."""
+        assert self.engine is not None
+        assert across.engine is not None
+        self.machines, self.across = machines, across
+        self.adopt(across, machines.across(self.rank))
+        self.engine.use_machines(machines, across.engine.ring, mates.shared)
+        mates.listen(self.engine.hear, inbox)
+        self.mates = mates
+
+    def adopt(self, part: Member, ranks: tuple[int, ...]) -> None:
+        """From now on `part`, of these `ranks` of this group, fails together with this member, and leaves with it."""
+        part._whole, part._ranks = self, ranks
+        self._parts.append(part)
+
+    @property
+    def parts(self) -> tuple[Member, ...]:
+        """This member and its parts."""
+        return self, *self._parts
 
     def progress(self, now_ps: int) -> bool:
         """Let the engine work; whether it did anything."""
         self._now_s = now_ps / PS_PER_S
         if self.engine is None:
             return False
-        worked = self.engine.progress(now_ps)
+        worked = self._hear_mates()
+        worked |= self.engine.progress(now_ps)
         finished = [entry for entry in self._outstanding if entry.operation.done]
         if finished:
             self._outstanding = [entry for entry in self._outstanding if not entry.operation.done]
@@ -139,8 +189,18 @@ class Member:
 
     @property
     def has_more(self) -> bool:
-        """Whether the engine may find more to do, without anything new from the network."""
-        return self.engine is not None and self.engine.has_more
+        """Whether an engine may find more to do, without anything new from the network."""
+        engines = self.engine, None if self._whole is None else self._whole.engine
+        return any(engine is not None and engine.has_more for engine in engines)
+
+    def _hear_mates(self) -> bool:
+        if self.mates is None:
+            return False
+        try:
+            return self.mates.progress()
+        except BadMessageError as error:
+            self.fail(error)
+            return True
 
     def _report(self, error: BaseException) -> None:
         """Two ranks found that they disagree: the others wait for them, and hear of it through the switch."""
@@ -161,6 +221,11 @@ class Member:
         gone = [rank for rank, since_s in self._left.items() if max(since_s, oldest.since_s) < expired_s]
         if gone:
             self.fail(PeerLostError(f"{self._where()}: {ranks_text(gone)} left the group before it was done"))
+        elif self._now_s - oldest.since_s > MATE_WAIT_S and (mates := self._silent_mates()):
+            self._tell_of_mates(mates, self._now_s - oldest.since_s)
+
+    def _silent_mates(self) -> list[int]:
+        return [] if self.engine is None else self.engine.waits_for_mates()
 
     def _where(self) -> str:
         """Names ring and operation for an error message."""
@@ -171,6 +236,8 @@ class Member:
         return f"{ring}: {operation.name} #{operation.sequence}"
 
     def _missing(self) -> str:
+        if mates := self._silent_mates():
+            return f"; {ranks_text(mates)} of this machine did not answer"
         if self._waiting is None:
             return ""
         return f"; {ranks_text(self._waiting.missing_ranks)} had not sent message {self._waiting.message_id}"
@@ -187,6 +254,11 @@ class Member:
         outstanding, self._outstanding = self._outstanding, []
         for entry in outstanding:
             entry.future.set_exception(error)
+        for part in self._parts:
+            part.fail(error)
+        if self._whole is not None:
+            self._whole._report(error)
+            self._whole.fail(error)
 
     def leave(self) -> None:
         """Say goodbye to the others; `closed` resolves when they have as well."""
@@ -201,6 +273,7 @@ class Member:
         if isinstance(message, control.Joined):
             assert self.engine is not None
             self.ring_id = message.ring_id
+            self.endpoints = message.endpoints
             self.engine.connect(message.ring_id, message.endpoints)
             self._send(control.Ready(message.ring_id))
         elif isinstance(message, control.Go):
@@ -213,11 +286,11 @@ class Member:
         elif isinstance(message, control.Refused):
             self.fail(AdmissionError(f"group {self.name!r}: {message.reason}"))
         elif isinstance(message, control.PeerLost):
-            self.fail(PeerLostError(f"{self._where()}: rank {message.rank} was lost: {message.reason}"))
+            self.fail(PeerLostError(f"{self._where()}: rank {self._ranks[message.rank]} was lost: {message.reason}"))
         elif isinstance(message, control.Mismatch):
             self.fail(self._mismatch(message))
         elif isinstance(message, control.Waiting):
-            self._note_straggler(message)
+            (self._whole or self)._note_straggler(message, self._ranks)
         elif isinstance(message, control.Left):
             self._left[message.rank] = self._now_s
         elif isinstance(message, control.Closed):
@@ -228,21 +301,38 @@ class Member:
             return MismatchError.between(
                 (message.rank_a, message.description_a), (message.rank_b, message.description_b)
             )
-        return MismatchError(
+        rank_a, rank_b = self._ranks[message.rank_a], self._ranks[message.rank_b]
+        text = (
             f"{self._where()}: ranks disagree about message {message.message_id}: "
-            f"rank {message.rank_a} sent {message.description_a}, rank {message.rank_b} sent {message.description_b}"
+            f"rank {rank_a} sent {message.description_a}, rank {rank_b} sent {message.description_b}"
         )
+        if self._whole is None:
+            return MismatchError(text)
+        return MismatchError(text, ((rank_a, message.description_a), (rank_b, message.description_b)))
 
-    def _note_straggler(self, waiting: control.Waiting) -> None:
-        """Say once per interval who keeps the others waiting."""
-        self._waiting = waiting
+    def _note_straggler(self, waiting: control.Waiting, ranks: tuple[int, ...]) -> None:
+        """Say once per interval who keeps the others waiting; `ranks` are those of the ring that waits."""
+        missing = tuple(ranks[rank] for rank in waiting.missing_ranks)
+        if self.rank in missing:
+            return  # this one waits itself, for a mate
+        self._waiting = replace(waiting, missing_ranks=missing)
         if self._now_s - self._straggler_logged_s < STRAGGLER_LOG_INTERVAL_S or not self._outstanding:
             return
         self._straggler_logged_s = self._now_s
         operation = self._outstanding[0].operation
-        sent = [rank for rank in range(self.world_size) if rank not in waiting.missing_ranks]
+        sent = [rank for rank in ranks if rank not in missing]
         logger.warning(
-            "StragglerWarning: %s #%d: waiting for %s for %.1f s; %s have sent (group %r, message %d)",
-            operation.name, operation.sequence, ranks_text(waiting.missing_ranks), waiting.waiting_s,
-            ranks_text(sent), self.name, waiting.message_id,
+            "StragglerWarning: %s #%d: waiting for %s for %.1f s; %s sent (group %r, message %d)",
+            operation.name, operation.sequence, ranks_text(missing), waiting.waiting_s,
+            ranks_text(sent) + (" has" if len(sent) == 1 else " have"), self.name, waiting.message_id,
+        )  # fmt: skip
+
+    def _tell_of_mates(self, mates: list[int], waiting_s: float) -> None:
+        if self._now_s - self._straggler_logged_s < STRAGGLER_LOG_INTERVAL_S:
+            return
+        self._straggler_logged_s = self._now_s
+        operation, text = self._outstanding[0].operation, ranks_text(mates)
+        logger.warning(
+            "StragglerWarning: %s #%d: waiting for %s of this machine for %.1f s (group %r)",
+            operation.name, operation.sequence, text, waiting_s, self.name,
         )  # fmt: skip

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict
+from functools import partial
 
 from netreduce.collectives.algorithms import Tuning
 from netreduce.collectives.engine import Engine
@@ -27,7 +28,7 @@ from netreduce.errors import CollectiveTimeoutError, NetReduceError, SwitchLostE
 from netreduce.runtime.cable import BadBurstError, CableClosedError
 from netreduce.runtime.control_channel import BadMessageError
 from netreduce.runtime.driver import attach
-from netreduce.runtime.member import Member, ranks_text
+from netreduce.runtime.member import Home, Member, ranks_text
 from netreduce.runtime.progress import IDLE_S, Progress
 from netreduce.runtime.provider import provider_named
 from netreduce.units import PS_PER_MS, PS_PER_S
@@ -76,12 +77,13 @@ class Worker:
         geometry: control.Geometry,
         timeout_s: float,
         tuning: Tuning = Tuning(),  # noqa: B008 (immutable)
+        home: Home = Home(),  # noqa: B008 (immutable)
     ) -> Member:
         """Enter `group` and wait for its other ranks, at most `timeout_s`, which also bounds its operations.
 
         Raises `AdmissionError` when the switch refuses, `CollectiveTimeoutError` when ranks do not come.
         """
-        member = Member(group, rank, world_size, geometry, tuning, timeout_s, self._progress, self._channel.send)
+        member = Member(group, rank, world_size, geometry, tuning, timeout_s, self._progress, self._channel.send, home)
         self._progress.submit(lambda: self._enter(member))
         try:
             member.joined.result(timeout_s)
@@ -108,10 +110,14 @@ class Worker:
 
     def leave(self, member: Member) -> None:
         """Leave one group; wait until its other ranks have left as well, at most `LINGER_S`."""
-        self._progress.submit(member.leave)
-        with contextlib.suppress(FutureTimeoutError):
-            member.closed.result(LINGER_S)
-        self._progress.submit(lambda: self._forget(member))
+        self._leave(list(member.parts))
+        for left in member.parts:
+            self._progress.submit(partial(self._forget, left))
+
+    @property
+    def inbox(self) -> select.epoll:
+        """What ends this worker's sleeps; its members' mates belong there."""
+        return self._progress.inbox
 
     def close(self, *, in_good_order: bool = True) -> None:
         """Leave all groups, stay a moment for the others, unplug. Happens at the interpreter's exit at the latest.
@@ -122,15 +128,14 @@ class Worker:
             return  # closed already, or a forked copy, whose progress thread does not exist
         atexit.unregister(self._close_at_exit)
         if in_good_order:
-            self._leave_all()
+            self._leave(list(self._members))
         self._progress.submit(self._stop)
         self._progress.close()
 
     def _close_at_exit(self) -> None:
         self.close(in_good_order=getattr(sys, "last_value", None) is None)  # else an exception ends the program
 
-    def _leave_all(self) -> None:
-        members = list(self._members)
+    def _leave(self, members: list[Member]) -> None:
         for member in members:
             self._progress.submit(member.leave)
         deadline = time.monotonic() + LINGER_S
@@ -241,6 +246,8 @@ class Worker:
             self._members.remove(member)
             if member.engine is not None:
                 member.engine.close()
+                if member.mates is not None:
+                    member.mates.close()
                 for name, value in asdict(member.engine.statistics()).items():
                     self._engine_totals[name] = self._engine_totals.get(name, 0) + int(value)
 

@@ -19,22 +19,23 @@ def register() -> None:
         return
     if not distributed.is_available() or BACKEND in distributed.Backend.backend_list:
         return
-    distributed.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu"])
+    distributed.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def create(options: Any, backend_options: Any) -> Any:
     """The process group of one rank; torch calls this for the default group and for each new one it is a member of.
 
     `options` is torch's ``_DistributedBackendOptions``: store, group_rank, group_size, timeout, group_id.
-    `backend_options` is what the user gave as ``pg_options``: a mapping, of which ``provider`` is known.
+    `backend_options` is what the user gave as ``pg_options``: a mapping that may have ``provider`` and ``machine``.
     """
     from netreduce.torch.process_group import ProcessGroupNetReduce
-    from netreduce.torch.rendezvous import connect, leave
+    from netreduce.torch.rendezvous import connect, device_reducer, leave
 
     rank, world_size = options.group_rank, options.group_size
     given = dict(backend_options or {})
-    provider = given.pop("provider", None)
+    provider, machine = given.pop("provider", None), given.pop("machine", "")
     if given:
-        raise ValueError(f"pg_options has {', '.join(given)}: netreduce knows only 'provider'")
-    member = connect(options.store, options.group_id, rank, world_size, options.timeout, provider)
-    return ProcessGroupNetReduce(member, lambda: leave(member), rank, world_size)
+        raise ValueError(f"pg_options has {', '.join(given)}: netreduce knows only 'provider' and 'machine'")
+    member = connect(options.store, options.group_id, rank, world_size, options.timeout, provider, machine)
+    devices = device_reducer(member, options.store)
+    return ProcessGroupNetReduce(member, lambda: leave(member), rank, world_size, devices)

@@ -28,6 +28,7 @@ from torch.distributed import (
 )
 
 from netreduce.errors import UnsupportedError
+from netreduce.torch.devices import DeviceReducer
 from netreduce.torch.tensors import ScaledReduction, Staged, reduction, stage_all
 from netreduce.torch.work import WorkNetReduce
 
@@ -45,17 +46,27 @@ class Membership(Protocol):
 class ProcessGroupNetReduce(ProcessGroup):
     """Collectives of one group of ranks; `membership` carries them out, `leave` ends it.
 
+    Tensors in device memory go by way of host memory; all-reduces of them by `devices`, if that is given.
+
     Every method checks its tensors at the call (`UnsupportedError`, `ValueError`), starts, and returns a `Work`. All
     ranks must call the same collectives in the same order; if they do not, each of them gets a `MismatchError`. That
     holds for callbacks of futures, too, which run on threads of their own: a communication hook whose callbacks start
     collectives (PowerSGD) needs a model in one bucket, or the order differs between ranks.
     """
 
-    def __init__(self, membership: Membership, leave: Callable[[], None], rank: int, world_size: int) -> None:
+    def __init__(
+        self,
+        membership: Membership,
+        leave: Callable[[], None],
+        rank: int,
+        world_size: int,
+        devices: DeviceReducer | None = None,
+    ) -> None:
         # torch's stubs know only the constructor with a store, which does not make an object with Python methods.
         super().__init__(rank, world_size)  # type: ignore[call-arg]
         self._membership = membership
         self._leave = leave
+        self._devices = devices
         self._group_name = ""
         self._group_desc = ""
 
@@ -64,6 +75,9 @@ class ProcessGroupNetReduce(ProcessGroup):
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> WorkNetReduce:
         """Reduce each tensor over all ranks, in place."""
         opts = opts or AllreduceOptions()
+        if self._devices is not None and all(tensor.is_cuda for tensor in tensors):
+            futures = [self._devices.all_reduce(tensor, self._reduction(tensor, opts)) for tensor in tensors]
+            return WorkNetReduce("all_reduce", futures, list(tensors), [])
         steps: list[Step] = []
         for tensor in tensors:
             op, factor = self._reduction(tensor, opts)
@@ -248,6 +262,8 @@ class ProcessGroupNetReduce(ProcessGroup):
 
     def shutdown(self) -> None:
         """Leave the group; `destroy_process_group` calls it."""
+        if self._devices is not None:
+            self._devices.close()
         self._leave()
 
     abort = shutdown

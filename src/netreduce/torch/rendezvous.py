@@ -14,18 +14,23 @@ import sys
 import threading
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 
 import msgspec
+import torch
+import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from netreduce.errors import CollectiveTimeoutError, ConfigurationError, NetReduceError
 from netreduce.runtime.address import is_remote
 from netreduce.runtime.embedded import SwitchProcess
+from netreduce.runtime.groups import describe, enter, join_across
 from netreduce.runtime.member import Member
 from netreduce.runtime.provider import RDMA, provider_named
 from netreduce.runtime.solo import Solo
 from netreduce.runtime.warmup import ensure_compiled
 from netreduce.runtime.worker import Worker
+from netreduce.torch.devices import DeviceReducer, InnerGroup
 from netreduce.wire.control import RANKS_MAX, Geometry
 
 SWITCH_VARIABLE = "NETREDUCE_SWITCH"
@@ -43,8 +48,9 @@ class Invitation(msgspec.Struct):
 
 @dataclass
 class _Process:
-    """This process's plugs and switches."""
+    """This process's plugs and switches, and the machine that it was told to be on."""
 
+    machine: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
     workers: dict[str, Worker] = field(default_factory=dict)
     members: dict[str, list[Member]] = field(default_factory=dict)
@@ -55,11 +61,18 @@ _process = _Process()
 
 
 def connect(
-    store: Store, group: str, rank: int, world_size: int, timeout: timedelta, provider: str | None = None
+    store: Store,
+    group: str,
+    rank: int,
+    world_size: int,
+    timeout: timedelta,
+    provider: str | None = None,
+    machine: str = "",
 ) -> Member | Solo:
     """Enter `group` as `rank`: blocks until every rank has, at most `timeout`. A single rank needs no switch.
 
-    `provider` is `Worker`'s; a process has one NIC, so that of its first group counts.
+    `provider` is `Worker`'s; a process has one NIC, so that of its first group counts. `machine` names this process's
+    machine, for later groups as well; without it, NETREDUCE_MACHINE or the kernel does.
 
     Raises `SwitchLostError` when there is no switch, `AdmissionError` when it refuses, `CollectiveTimeoutError` when
     ranks do not come, `ConfigurationError` when they are on different machines.
@@ -89,12 +102,37 @@ def connect(
         worker = _process.workers.get(invitation.address)
         if worker is None:
             worker = _process.workers[invitation.address] = Worker(invitation.address, f"rank {rank}", provider)
-    member = worker.join(
-        invitation.group, rank, world_size, Geometry(path_mtu=worker.path_mtu), timeout.total_seconds()
-    )
+        _process.machine = machine = machine or _process.machine
+    geometry, timeout_s = Geometry(path_mtu=worker.path_mtu), timeout.total_seconds()
+    member = enter(worker, invitation.group, rank, world_size, geometry, timeout_s, machine=machine)
+    member.run(lambda engine: engine.barrier())  # it proves that the network adds
     with _process.lock:
+        is_first = not _process.members.get(invitation.address)
         _process.members.setdefault(invitation.address, []).append(member)
+    if rank == 0 and is_first:
+        _say(describe(member))
     return member
+
+
+def device_reducer(member: Member | Solo, store: Store, inner_group: InnerGroup | None = None) -> DeviceReducer | None:
+    """What reduces tensors in device memory by Parallel NetReduce, if there are devices, and machines for it.
+
+    `inner_group` is NCCL's unless it is given.
+    """
+    if inner_group is None and torch.cuda.is_available() and dist.is_nccl_available():
+        inner_group = dist.ProcessGroupNCCL  # type: ignore[assignment]  # the stubs know one of its constructors
+    if inner_group is None or isinstance(member, Solo) or member.across is None:
+        return None
+    with _process.lock:
+        worker = next(_process.workers[address] for address, members in _process.members.items() if member in members)
+    return DeviceReducer(member, partial(_join_for_devices, worker, member), store, inner_group)
+
+
+def _join_for_devices(worker: Worker, member: Member) -> Member:
+    assert member.machines is not None
+    across = join_across(worker, member, member.machines, "device")
+    member.adopt(across, member.machines.across(member.rank))
+    return across
 
 
 def leave(member: Member | Solo) -> None:

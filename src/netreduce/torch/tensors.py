@@ -63,9 +63,9 @@ def check(tensor: Tensor, *, written: bool) -> None:
     """Raise `UnsupportedError` for a tensor whose memory the network cannot read (or, if `written`, write)."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise UnsupportedError(f"only dense tensors are supported, not {tensor.layout} {tensor.dtype}: use .to_dense()")
-    if tensor.device.type != "cpu":
+    if tensor.device.type not in ("cpu", "cuda"):
         raise UnsupportedError(
-            f"only tensors in host memory are supported, this one is on {tensor.device}: move it with .cpu()"
+            f"only tensors in host or CUDA memory are supported, this one is on {tensor.device}: move it with .cpu()"
         )
     if written and any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
         raise UnsupportedError("elements of this tensor share memory (expand?), so no result fits: use .contiguous()")
@@ -90,9 +90,9 @@ class _Memory:
 class Staged:
     """A tensor's memory, lent to the network as the flat `array`.
 
-    A contiguous tensor is lent as it is. Any other (strided, conjugated) is copied, and `store` copies the result back.
-    Without `read` a copy starts undefined; without `written` the user's memory stays as it is. `factor` multiplies what
-    is read.
+    A contiguous tensor is lent as it is. Any other (strided, conjugated, in device memory) is copied, and `store`
+    copies the result back. Without `read` a copy starts undefined; without `written` the user's memory stays as it is.
+    `factor` multiplies what is read.
     """
 
     def __init__(
@@ -100,13 +100,14 @@ class Staged:
     ) -> None:
         check(tensor, written=written)
         self.tensor = tensor = tensor.detach()
-        if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        if tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
             flat = tensor.view(-1)
         elif read:
-            flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1)
+            flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1).cpu()
         else:
             flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
         if factor is not None:
+            factor = factor.cpu() if isinstance(factor, Tensor) else factor
             # The tensor of an operation in place is overwritten by the result in any case.
             flat = flat.mul_(factor) if written else (flat * factor).to(tensor.dtype)
         self._flat = flat

@@ -94,7 +94,10 @@ class WorkNetReduce(Work):
         with self._lock:
             if self._future is None:
                 # A future that fails for C++ too is one whose callback has raised.
-                trigger: torch.futures.Future[None] = torch.futures.Future()
+                devices: list[int | str | torch.device] = list(
+                    {tensor.device for tensor in self._outputs if tensor.is_cuda}
+                )
+                trigger: torch.futures.Future[None] = torch.futures.Future(devices=devices)
                 self._trigger, self._future = trigger, trigger.then(self._deliver)
                 if self._arrived.is_set():
                     _callbacks.submit(self._settle)
