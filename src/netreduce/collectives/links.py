@@ -89,8 +89,11 @@ class Links:
         peers_per_cq = QUEUE_PAIRS_PER_CQ // qps
         groups = [others[start : start + peers_per_cq] for start in range(0, len(others), peers_per_cq)]
         self._peer_cqs = [context.verbs.CQ(context, len(group) * qps * COMPLETIONS_PER_QUEUE_PAIR) for group in groups]
+        self._awaiting: dict[int, PeerConnection] = {}
         self.peers = {
-            peer: PeerConnection(self.pd, self._make_peer_qps(cq), rank, peer, splits=tuning.split_data_on_qps)
+            peer: PeerConnection(
+                self.pd, self._make_peer_qps(cq), rank, peer, self._awaiting, splits=tuning.split_data_on_qps
+            )
             for cq, group in zip(self._peer_cqs, groups, strict=True)
             for peer in group
         }
@@ -174,9 +177,8 @@ class Links:
             for completion in completions:
                 self._check(completion)
                 self._by_qpn[completion.qp_num].complete(completion)
-        for connection in self.peers.values():
-            if connection.sends.unmatched and connection.sends.poll_slots():
-                count += 1
+        for connection in tuple(self._awaiting.values()):
+            count += connection.sends.poll_slots()
         return count > 0
 
     def _check(self, completion: WC) -> None:

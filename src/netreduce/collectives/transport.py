@@ -133,13 +133,14 @@ class SendSide:
         self._slots_read = 0
         self._offers: defaultdict[int, deque[np.void]] = defaultdict(deque)
         self._sends: defaultdict[int, deque[Transfer]] = defaultdict(deque)
-        self.unmatched = 0
+        self._unmatched = 0
         self.bytes_sent = 0
 
     def add(self, transfer: Transfer) -> None:
         """Send `transfer` as soon as the peer has asked for its tag."""
         self._sends[transfer.tag].append(transfer)
-        self.unmatched += 1
+        self._unmatched += 1
+        self._connection.awaiting[self._connection.peer] = self._connection
         self.poll_slots()
         self._match(transfer.tag)
 
@@ -159,7 +160,7 @@ class SendSide:
         sends, offers = self._sends[tag], self._offers[tag]
         while sends and offers:
             transfer, slot = sends.popleft(), offers.popleft()
-            self.unmatched -= 1
+            self._unmatched -= 1
             if slot["size_bytes"] == transfer.size_bytes and slot["rkeys"][1] == transfer.fingerprint:
                 self._write(transfer, slot)
             else:
@@ -168,6 +169,8 @@ class SendSide:
             del self._sends[tag]
         if not offers:
             del self._offers[tag]
+        if not self._unmatched:
+            self._connection.awaiting.pop(self._connection.peer, None)
 
     def _write(self, transfer: Transfer, slot: np.void) -> None:
         address, rkey, index = int(slot["address"]), int(slot["rkeys"][0]), int(slot["index"])
@@ -197,11 +200,22 @@ class Share(NamedTuple):
 class PeerConnection:
     """This rank's end of the connection to `peer`, over `qps`. `connect` comes before the first transfer.
 
-    With `splits`, each transfer is split over all queue pairs; else it takes one of them, in turn.
+    With `splits`, each transfer is split over all queue pairs; else it takes one of them, in turn. While sends wait for
+    the peer's clear to send, the connection is in `awaiting`, by peer: only these need to look at their slots.
     """
 
-    def __init__(self, pd: PD, qps: Sequence[QP], rank: int, peer: int, *, splits: bool = False) -> None:
+    def __init__(
+        self,
+        pd: PD,
+        qps: Sequence[QP],
+        rank: int,
+        peer: int,
+        awaiting: dict[int, PeerConnection],
+        *,
+        splits: bool = False,
+    ) -> None:
         self.qps = qps
+        self.awaiting = awaiting
         self.rank = rank
         self.peer = peer
         self.slots = SlotMemory(pd)

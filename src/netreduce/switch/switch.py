@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from netreduce.compiled import entry
+from netreduce.compiled import JIT_DISABLED, entry
 from netreduce.errors import AdmissionError, ConfigurationError
 from netreduce.switch.forwarding import MULTICAST_BIT, find_mac, free_mac
 from netreduce.switch.pipeline import take_burst
@@ -59,6 +59,8 @@ class Switch:
         self._addresses: dict[str, tuple[int, int]] = {}  # attached IP: port, MAC
         self._told: set[int] = set()  # failed rings whose notice was handed out
         self._take_burst = entry(take_burst, self.tables, 0, np.empty(0, np.uint8), 0)
+        if JIT_DISABLED:  # a peer's numbers may overflow: no concern of the switch, and compiled code never warns
+            self._take_burst = np.errstate(over="ignore", invalid="ignore")(self._take_burst)
 
     # The node protocol (fabric/node.py).
 
@@ -66,8 +68,7 @@ class Switch:
         """Take the frames of `burst` (uint8, whole records) from `port`; what can leave is queued at once."""
         if not (burst.flags.writeable and burst.flags.c_contiguous):
             burst = burst.copy()
-        with np.errstate(over="ignore", invalid="ignore"):  # a peer's numbers may overflow: no concern of the switch
-            self._take_burst(self.tables, port, burst, now_ps)
+        self._take_burst(self.tables, port, burst, now_ps)
 
     def advance(self, now_ps: int) -> None:
         """Nothing is due: the switch has no timers, and queues frames as they come."""

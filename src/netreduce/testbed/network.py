@@ -19,6 +19,7 @@ from netreduce.nic import Nic, NicLimits, verbs
 from netreduce.switch import RingSpec, Switch, SwitchLimits
 from netreduce.testbed.hardware import WAYS, Hardware
 from netreduce.units import KIB, MIB, PS_PER_S
+from netreduce.wire.control import RANKS_MAX
 
 RING_ID = 1
 NIC_EGRESS_BYTES = 32 * KIB
@@ -40,7 +41,14 @@ class Network:
         self.hardware = hardware
         self.way = WAYS[way]
         self.simulator = Simulator(hardware.seed, quantum_ps=hardware.quantum_ps)
-        limits = NicLimits(psn_window=self._psn_window(), ack_every=ACK_EVERY, egress_bytes=NIC_EGRESS_BYTES)
+        limits = NicLimits(
+            queue_pairs=2 * RANKS_MAX,
+            completion_queues=4,
+            memory_regions=1024,
+            psn_window=self._psn_window(),
+            ack_every=ACK_EVERY,
+            egress_bytes=NIC_EGRESS_BYTES,
+        )
         self.nics = [
             Nic(f"worker{rank}", f"02:4e:52:00:00:{rank:02x}", f"10.78.0.{rank + 1}", limits=limits)
             for rank in range(hardware.workers)
