@@ -7,7 +7,7 @@ of a round touches what another one writes, and counts what each rank sends.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from netreduce.collectives.schedule import (
@@ -90,10 +90,10 @@ class World:
         world_size: int,
         make_buffers: Callable[[int], Buffers],
         make_schedule: Callable[[int], Schedule],
-        rings: int = 1,
+        rings: int | Sequence[Sequence[int]] = 1,
     ) -> None:
-        """Rank r takes part in in-network ring r mod `rings`."""
-        self.rings = rings
+        """`rings[k]` are the ranks of in-network ring k; of k rings, if it is a number, rank r takes part in r mod k."""
+        self.rings = [range(k, world_size, rings) for k in range(rings)] if isinstance(rings, int) else rings
         self.ranks = [Rank(make_buffers(rank), make_schedule(rank)) for rank in range(world_size)]
         self.wires: dict[tuple[int, int], deque[list[int]]] = defaultdict(deque)
         self.aggregates: list[deque[tuple[list[int], Aggregate]]] = [deque() for _ in self.ranks]
@@ -146,11 +146,12 @@ class World:
         return False
 
     def _aggregate(self) -> bool:
-        moved = [self._aggregate_ring(number) for number in range(self.rings)]
+        moved = [self._aggregate_ring(number) for number in range(len(self.rings))]
         return any(moved)
 
     def _aggregate_ring(self, number: int) -> bool:
-        ranks, queues = self.ranks[number :: self.rings], self.aggregates[number :: self.rings]
+        ranks = [self.ranks[rank] for rank in self.rings[number]]
+        queues = [self.aggregates[rank] for rank in self.rings[number]]
         if not queues or not all(queues):
             return False
         heads = [queue.popleft() for queue in queues]

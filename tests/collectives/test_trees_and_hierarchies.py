@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
+import numpy as np
 import pytest
 from tests.collectives.symbolic import World, ones
 
 from netreduce.collectives import central, halving, hierarchical, tree
+from netreduce.collectives.algorithms import Algorithm, HostPlan, Tuning
+from netreduce.collectives.machines import Machines
 from netreduce.collectives.schedule import INPUT, OUTPUT, STAGING, Span
 
 worlds = pytest.mark.parametrize("world_size", range(1, 18))
 machines = pytest.mark.parametrize(("machine_count", "machine_size"), [(1, 4), (2, 1), (2, 2), (3, 4), (5, 3), (4, 8)])
 
 
-def prove(world_size: int, count: int, make, staging: int, in_place: bool, rings: int = 1) -> World:
+def prove(world_size: int, count: int, make, staging: int, in_place: bool, rings=1) -> World:
     """Run `make(rank, source, target, staging)` on all ranks and check every rank's result and that inputs stay."""
     source = Span(INPUT, 0, count)
     target = source if in_place else Span(OUTPUT, 0, count)
@@ -135,3 +140,29 @@ def test_parallel_rings_add_every_worker_of_every_machine_once(machine_count, ma
         )
         if in_network and machine_count > 1 and count % machine_size == 0:
             assert {rank.aggregated for rank in world.ranks} == {count // machine_size}
+
+
+@pytest.mark.parametrize("way", [Algorithm.PARALLEL, Algorithm.HIERARCHICAL, Algorithm.LEADERS])
+@pytest.mark.parametrize(("machine_count", "machine_size"), [(2, 2), (3, 4), (5, 3), (4, 8)])
+def test_whatever_machine_a_rank_is_on_it_is_added_once_as_the_communicator_plans_it(
+    way, machine_count, machine_size, rng
+):
+    """With ranks strewn over the machines, and buffers so long that they run in two lanes where lanes are possible."""
+    world_size = machine_count * machine_size
+    strewn = rng.permutation([name for name in range(machine_count) for _ in range(machine_size)])
+    machines = Machines.named([str(name) for name in strewn])
+    rings = [[ranks[worker] for ranks in machines.members] for worker in range(machine_size)]
+    for count in (0, 1, 19, 300):
+        plans = [HostPlan(rank, world_size, np.dtype("V4096"), Tuning(), machines) for rank in range(world_size)]
+        schedules = [plan.all_reduce(Span(INPUT, 0, count), Span(INPUT, 0, count), way) for plan in plans]
+        world = World(
+            world_size,
+            lambda rank, count=count, plans=plans: {
+                INPUT: [10**rank] * count,
+                STAGING: [0] * plans[rank].scratch[STAGING],
+            },
+            lambda rank, schedules=schedules: chain.from_iterable(schedules[rank]),
+            rings,
+        ).run()
+        for rank in world.ranks:
+            assert rank.buffers[INPUT] == [ones(world_size)] * count
