@@ -92,7 +92,7 @@ class World:
         make_schedule: Callable[[int], Schedule],
         rings: int | Sequence[Sequence[int]] = 1,
     ) -> None:
-        """`rings[k]` are the ranks of in-network ring k; of k rings, if it is a number, rank r takes part in r mod k."""
+        """`rings[k]` are the ranks of in-network ring k; of k rings, rank r takes part in r mod k."""
         self.rings = [range(k, world_size, rings) for k in range(rings)] if isinstance(rings, int) else rings
         self.ranks = [Rank(make_buffers(rank), make_schedule(rank)) for rank in range(world_size)]
         self.wires: dict[tuple[int, int], deque[list[int]]] = defaultdict(deque)
