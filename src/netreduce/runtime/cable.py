@@ -26,7 +26,18 @@ from netreduce.compiled import entry
 from netreduce.errors import ConfigurationError, NetReduceError, SwitchLostError
 from netreduce.runtime.carrier import Carrier
 from netreduce.runtime.shared_memory import allocate, map_memory
-from netreduce.wire.burst_ring import STATE_WORDS, Found, Put, ring_next, ring_put, ring_release, ring_rest
+from netreduce.wire.burst_ring import (
+    STATE_WORDS,
+    Found,
+    Put,
+    ring_fill,
+    ring_next,
+    ring_put,
+    ring_release,
+    ring_rest,
+    rings_rest,
+    rings_with_news,
+)
 from netreduce.wire.frames import (
     BURST_BYTES_MAX,
     RECORD_ALIGNMENT,
@@ -142,9 +153,12 @@ class _Compiled(NamedTuple):
     burst_end: Callable[[np.ndarray, np.record, int], int]
     release: Callable[[np.ndarray, np.record, int], None]
     ring_put: Callable[[np.ndarray, np.ndarray, np.ndarray], int]
+    ring_fill: Callable[[np.ndarray, np.ndarray, np.ndarray, np.record], int]
     ring_next: Callable[[np.ndarray, np.ndarray, np.ndarray], int]
     ring_release: Callable[[np.ndarray, np.ndarray, int], bool]
     ring_rest: Callable[[np.ndarray], bool]
+    rings_with_news: Callable[[np.ndarray, np.ndarray], int]
+    rings_rest: Callable[[np.ndarray], bool]
 
 
 @cache
@@ -156,9 +170,12 @@ def load() -> _Compiled:
         entry(queue_burst_end, data, row, 0),
         entry(queue_release, data, row, 0),
         entry(ring_put, data, words, data),
+        entry(ring_fill, data, words, data, row),
         entry(ring_next, data, words, words),
         entry(ring_release, data, words, 0),
         entry(ring_rest, words),
+        entry(rings_with_news, words, words),
+        entry(rings_rest, words),
     )
 
 
@@ -181,8 +198,8 @@ class Cable:
         self._place = np.zeros(2, np.int64)
         self._held_bytes = -1  # of the burst that was received last; -1 when its memory was given back
         compiled = load()
-        self._put, self._next, self._release = compiled.ring_put, compiled.ring_next, compiled.ring_release
-        self._rest = compiled.ring_rest
+        self._put, self._fill, self._next = compiled.ring_put, compiled.ring_fill, compiled.ring_next
+        self._release, self._rest = compiled.ring_release, compiled.ring_rest
 
     @classmethod
     def offer(cls, connection: socket.socket) -> Cable:
@@ -233,10 +250,21 @@ class Cable:
 
     def send_burst(self, burst: np.ndarray) -> bool:
         """Send `burst` (uint8, whole records, at most `BURST_BYTES_MAX`); False when the cable is full."""
-        outcome = self._put(self._data_out, self._state_out, burst)
-        if outcome == Put.DONE_WAKE:
+        return self._is_done(self._put(self._data_out, self._state_out, burst))
+
+    def send_queue(self, data: np.ndarray, row: np.record) -> bool:
+        """Send what waits in a frame queue of these `data` and state; False when the cable is full."""
+        return self._is_done(self._fill(self._data_out, self._state_out, data, row))
+
+    def _is_done(self, outcome: int) -> bool:
+        if outcome >= Put.DONE_WAKE:
             self._ring()
-        return outcome != Put.NO_ROOM
+        return outcome in (Put.DONE, Put.DONE_WAKE)
+
+    @property
+    def state_address(self) -> int:
+        """Where the state of the ring lies from which this end reads, for `rings_with_news` and `rings_rest`."""
+        return int(self._state_in.ctypes.data)
 
     def rest(self) -> bool:
         """Before sleeping on `fileno`: whether it will tell of what comes. False when a burst is there already."""
@@ -297,6 +325,8 @@ class Outlet:
 
     def send(self) -> bool:
         """Send bursts until nothing waits (True) or the carrier is full (False)."""
+        if self._tap is None and isinstance(self._carrier, Cable):
+            return self._carrier.send_queue(self._data, self._row)
         while self._frames[0]:
             end = self._burst_end(self._data, self._row, BURST_BYTES_MAX)
             burst = self._data[self._head[0] : end]

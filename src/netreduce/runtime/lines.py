@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from netreduce.runtime.cable import BadBurstError, Cable, CableClosedError, Outlet, make_burst_buffer
+import numpy as np
+
+from netreduce.runtime.cable import BadBurstError, Cable, CableClosedError, Outlet, load, make_burst_buffer
 from netreduce.runtime.carrier import Carrier
 from netreduce.runtime.clock import Clock
 from netreduce.runtime.poller import WRITABLE, Poller
@@ -53,7 +55,9 @@ class Lines:
         self._capture = capture
         self._recorder = recorder
         self._buffer = make_burst_buffer()
+        self._compiled = load()
         self._lines: dict[int, _Line] = {}
+        self._list_cables()
         self._set_aside: set[int] = set()
         for number in range(switch.port_count):
             switch.detach(number)  # nothing is plugged in yet: nothing is to be flooded there
@@ -81,15 +85,22 @@ class Lines:
         line = _Line(number, carrier, Outlet(carrier, self._switch.egress(number), tap))
         line.is_cable = isinstance(carrier, Cable)
         self._lines[number] = line
+        self._list_cables()
         self._switch.bring_up(number)
         self._poller.watch(carrier.fileno(), lambda mask: self._event(line, mask))
 
     def unplug(self, number: int) -> None:
         """Close the carrier of port `number`, and forget the addresses there."""
         line = self._lines.pop(number)
+        self._list_cables()
         self._poller.unwatch(line.carrier.fileno())
         line.carrier.close()
         self._switch.detach(number)
+
+    def _list_cables(self) -> None:
+        self._cables = [line for line in self._lines.values() if isinstance(line.carrier, Cable)]
+        states = [line.carrier.state_address for line in self._cables if isinstance(line.carrier, Cable)]
+        self._states, self._places = np.array(states, np.int64), np.zeros(len(states), np.int64)
 
     def counters(self, number: int) -> dict[str, int]:
         """What the switch and the carrier count at port `number`."""
@@ -97,11 +108,10 @@ class Lines:
 
     def take(self) -> bool:
         """Take what has come by cables; whether there was anything."""
-        taken = False
-        for line in list(self._lines.values()):
-            if line.is_cable:
-                taken |= self._take(line)
-        return taken
+        count = self._compiled.rings_with_news(self._states, self._places)
+        for line in [self._cables[place] for place in self._places[:count].tolist()]:
+            self._take(line)
+        return count > 0
 
     def transmit(self) -> None:
         """Send what waits, wherever there is room."""
@@ -111,7 +121,7 @@ class Lines:
 
     def rest(self) -> bool:
         """Before sleeping in the poller: whether it will tell of what comes."""
-        return all(line.carrier.rest() for line in self._lines.values())
+        return self._compiled.rings_rest(self._states)
 
     def _event(self, line: _Line, mask: int) -> None:
         """The poller says that something can be read, or written."""
@@ -124,7 +134,7 @@ class Lines:
                 pass  # what it sent before it went
             self._fail(line, error)
             return
-        if line.is_cable or mask & WRITABLE:  # a cable's bell may mean room
+        if line.is_full and (line.is_cable or mask & WRITABLE):  # a cable's bell may mean room
             self._transmit(line)
         if mask & ~WRITABLE and not line.is_cable:
             self._take(line)

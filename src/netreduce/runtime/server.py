@@ -25,7 +25,7 @@ from netreduce.runtime.reception import OBSERVER_PORT, Greeting, Reception, peer
 from netreduce.runtime.rendezvous import Outgoing
 from netreduce.runtime.tracing import Recorder
 from netreduce.switch import Switch
-from netreduce.units import PS_PER_MS, PS_PER_S
+from netreduce.units import PS_PER_MS, PS_PER_S, PS_PER_US
 from netreduce.wire import control
 from netreduce.wire.pcap import Direction, PcapWriter
 
@@ -35,6 +35,8 @@ CONNECTIONS_PER_PORT_MAX = 4
 """Bound on watched descriptors, as a multiple of the ports: cable, control, the worker's death, and one to spare."""
 TICK_PS = 100 * PS_PER_MS
 """Interval of the housekeeping: mismatches, waiting ranks, groups that gather, silent connections."""
+POLL_INTERVAL_PS = 50 * PS_PER_US
+"""Interval of looking for anything but bursts on cables, while these are busy."""
 OWNER_GRACE_PS = PS_PER_S // 2
 """How long the server stays without owner and cables, for workers that are just about to connect."""
 
@@ -88,6 +90,7 @@ class SwitchServer:
         self._next_tick_ps = 0
         self._owner_is_gone = False
         self._is_idle = True
+        self._polled_ps = 0
 
     @property
     def _connections_max(self) -> int:
@@ -134,11 +137,9 @@ class SwitchServer:
 
     def turn(self, wait: bool = True) -> int:
         """One round of the loop: take what has come (or wait until something does), send what follows; the time."""
-        due_ps = min(self._next_tick_ps, self._switch.next_timer_ps())
-        may_sleep = self._is_idle and self._lines.rest()
-        self._poller.poll(max(0, due_ps - self._clock.now_ps()) / PS_PER_S if may_sleep and wait else 0)
-        self._is_idle = not self._lines.take()
+        self._pause(wait)
         now_ps = self._clock.now_ps()
+        self._is_idle = not self._lines.take()
         self._switch.advance(now_ps)
         self.outside.look_for_hops(now_ps)
         self._lines.transmit()
@@ -149,6 +150,17 @@ class SwitchServer:
             for reception in self._receptions:
                 reception.tick(now_ps)
         return now_ps
+
+    def _pause(self, wait: bool) -> None:
+        """Sleep until something comes, or is due; while cables are busy, only look for other news now and then."""
+        now_ps = self._clock.now_ps()
+        if not wait or not self._is_idle or not self._lines.rest():
+            if not wait or now_ps - self._polled_ps > POLL_INTERVAL_PS:
+                self._polled_ps = now_ps
+                self._poller.poll(0)
+            return
+        due_ps = min(self._next_tick_ps, self._switch.next_timer_ps())
+        self._poller.poll(max(0, due_ps - now_ps) / PS_PER_S)
 
     def close(self) -> None:
         """Hang up on everybody."""

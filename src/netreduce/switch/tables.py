@@ -216,7 +216,7 @@ class SwitchTables(NamedTuple):
 class SwitchLimits(NamedTuple):
     """How much the switch holds. What does not fit is refused at set-up, or dropped and counted."""
 
-    memory_bytes: int = 256 * 1024 * 1024
+    memory_bytes: int = 1024 * 1024 * 1024
     """Aggregator memory: buffers for the copies of all rings."""
     egress_bytes: int = 4 * 1024 * 1024
     """Egress queue of one port, record headers included; a multiple of 16."""

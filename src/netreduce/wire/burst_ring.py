@@ -11,8 +11,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from netreduce.compiled import compiled, copy_bytes, fence
-from netreduce.wire.frames import BURST_BYTES_MAX, RECORD_ALIGNMENT, burst_is_whole
+from netreduce.compiled import compiled, copy_bytes, fence, memory_at
+from netreduce.wire.frames import BURST_BYTES_MAX, RECORD_ALIGNMENT, burst_is_whole, queue_burst_end, queue_release
 
 ENTRY_BYTES = RECORD_ALIGNMENT
 """In front of each burst: its size (int64, little-endian)."""
@@ -30,6 +30,7 @@ class Put(IntEnum):
     NO_ROOM = 0
     DONE = 1
     DONE_WAKE = 2  # and the reader sleeps
+    NO_ROOM_WAKE = 3  # not all of it had room, and the reader sleeps
 
 
 class Found(IntEnum):
@@ -77,6 +78,23 @@ def ring_put(data: np.ndarray, state: np.ndarray, burst: np.ndarray) -> int:
 
 
 @compiled
+def ring_fill(data: np.ndarray, state: np.ndarray, queue: np.ndarray, queue_state: np.record) -> int:
+    """Move the frames of a frame queue into the ring, burst by burst. The `Put` of all together.
+
+    Without room the rest stays in the queue.
+    """
+    outcome = Put.DONE.value
+    while queue_state.frames > 0:
+        end = queue_burst_end(queue, queue_state, BURST_BYTES_MAX)
+        put = ring_put(data, state, queue[queue_state.head : end])
+        if put == Put.NO_ROOM.value:
+            return Put.NO_ROOM_WAKE.value if outcome == Put.DONE_WAKE.value else Put.NO_ROOM.value
+        outcome = max(outcome, put)
+        queue_release(queue, queue_state, end)
+    return outcome
+
+
+@compiled
 def ring_next(data: np.ndarray, state: np.ndarray, place: np.ndarray) -> int:
     """Find the oldest burst: `place` (int64[2]) becomes its offset and size. A `Found`.
 
@@ -119,3 +137,27 @@ def ring_rest(state: np.ndarray) -> bool:
     state[_ASLEEP] = 1
     fence()
     return state[_WRITTEN] == state[_READ]
+
+
+@compiled
+def rings_with_news(states: np.ndarray, places: np.ndarray) -> int:
+    """Find the rings that hold a burst, of those whose states lie at the addresses `states` (int64).
+
+    Their places in `states` are written to `places`; returns how many there are.
+    """
+    count = 0
+    for place in range(states.size):
+        state = memory_at(states[place], STATE_WORDS * 8).view(np.int64)
+        if state[_WRITTEN] != state[_READ]:
+            places[count] = place
+            count += 1
+    return count
+
+
+@compiled
+def rings_rest(states: np.ndarray) -> bool:
+    """`ring_rest` for all of them; False if there is a burst in any."""
+    may_sleep = True
+    for place in range(states.size):
+        may_sleep = ring_rest(memory_at(states[place], STATE_WORDS * 8).view(np.int64)) and may_sleep
+    return may_sleep

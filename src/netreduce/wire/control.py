@@ -33,7 +33,7 @@ class Geometry(Struct, frozen=True):
     """What all ranks of a ring must agree on."""
 
     message_window: Annotated[int, Meta(ge=1, le=64)] = 4
-    message_packets: Annotated[int, Meta(ge=1, le=1024)] = 64
+    message_packets: Annotated[int, Meta(ge=1, le=1024)] = 124
     path_mtu: Annotated[int, Meta(ge=256, le=4096)] = 4096
 
     @property
