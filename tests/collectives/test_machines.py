@@ -41,7 +41,7 @@ def test_machines_are_told_by_name_and_numbered_by_their_lowest_rank() -> None:
 def test_every_rank_of_every_machine_is_added_once(algorithm: Algorithm, names: list[str]) -> None:
     cluster = MachineCluster(names)
     size = len(names)
-    for count in (0, 1, 3, 1000, 70_001):
+    for count in (0, 1, 3, 20_001):
         arrays = np.repeat(10.0 ** np.arange(size)[:, None], count, axis=1)
         all_reduce(cluster, arrays, algorithm)
         assert np.all(arrays == int("1" * size))

@@ -104,7 +104,7 @@ def test_a_receive_is_complete_when_the_last_part_is_there() -> None:
 @pytest.mark.parametrize("split", [True, False])
 def test_collectives_run_over_several_queue_pairs(split: bool, rng: np.random.Generator) -> None:
     cluster = Cluster(3, tuning=Tuning(qps_per_connection=4, split_data_on_qps=split))
-    data = rng.integers(0, 100, (3, 50_000)).astype(np.float64)
+    data = rng.integers(0, 100, (3, 20_000)).astype(np.float64)
     total = data.sum(axis=0)
     for algorithm in (Algorithm.RING, Algorithm.TREE):
         arrays = data.copy()
