@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from scapy.utils import PcapNgReader
-from tests.fabric.toys import Hub, Source
+from tests.fabric.toys import Hub, Source, star
 
-from netreduce.fabric import Recording, Simulator, star
+from netreduce.fabric import Recording, Simulator
 from netreduce.units import GBPS, PS_PER_US
 from netreduce.wire.capture import read_capture
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.fabric.toys import Echo, Hub, Source, Toy, frame_of
+from tests.fabric.toys import Echo, Hub, Source, Toy, frame_of, star
 
 from netreduce.errors import ConfigurationError
-from netreduce.fabric import Recording, Simulator, StuckError, star
+from netreduce.fabric import Recording, Simulator, StuckError
 from netreduce.units import GBPS, NEVER_PS, PS_PER_US
 
 RATE = 100 * GBPS

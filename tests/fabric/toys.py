@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from netreduce.fabric import Link, Node, Simulator
 from netreduce.units import NEVER_PS
 from netreduce.wire.frames import (
     RECORD_HEADER_BYTES,
@@ -21,6 +24,14 @@ def frame_of(length: int, mark: int = 0) -> np.ndarray:
     frame = np.arange(length, dtype=np.int64).astype(np.uint8)
     frame[:4] = np.frombuffer(mark.to_bytes(4, "big"), np.uint8)
     return frame
+
+
+def star(simulator: Simulator, hosts: Sequence[Node], switch: Node, *, rate_bps: int, delay_ps: int) -> list[Link]:
+    """Connect port 0 of host i with port i of `switch`; on each link `up` is towards the switch."""
+    return [
+        simulator.connect(host, 0, switch, port, rate_bps=rate_bps, delay_ps=delay_ps)
+        for port, host in enumerate(hosts)
+    ]
 
 
 def mark_of(frame: np.ndarray | bytes) -> int:

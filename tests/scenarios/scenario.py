@@ -104,6 +104,11 @@ class Scenario:
         """How the sums are nested."""
         return self.rig.plane.placements[self.ring.ring_id].order()
 
+    @property
+    def level_count(self) -> int:
+        """How many levels of switches there are."""
+        return max(self.rig.topology.levels.values())
+
     def data_up(self, rank: int) -> Line:
         """Where connection `rank` carries data, or a partial sum, to a switch."""
         return self._ways(rank)[0].up

@@ -1,4 +1,4 @@
-"""All orders in which three packets of each of three ranks can reach the switch, with one loss and one duplicate.
+"""All orders in which three packets of each of three ranks can reach the switches, with one loss and one duplicate.
 
 Here the network is a for-loop, which delivers the first nine packets in each of the 9! / (3!)^3 = 1,680 orders that
 keep every connection's own, and then whatever follows in turn. Each case is one more message of the same long
@@ -8,25 +8,29 @@ all-reduce, so that cases also meet what earlier ones left behind.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from functools import reduce
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import IN_CI
-from tests.scenarios.scenario import QUICK, SMALL_NIC, SMALL_SWITCH
+from tests.scenarios.scenario import QUICK, SHAPES, SMALL_NIC, SMALL_SWITCH
 
 from netreduce.compiled import JIT_DISABLED
+from netreduce.control.switch_network import SwitchNetwork
+from netreduce.soak.oracle import reduce_in_order
 from netreduce.soak.rig import Rig, RigSettings
 from netreduce.units import NEVER_PS
 from netreduce.wire.control import Geometry
 from netreduce.wire.frames import FrameQueue, queue_burst_end, queue_release, record_bytes, record_length
+from netreduce.wire.ina import DataType, ReduceOp
 
 RANKS = PACKETS = 3
 FRAMES = [(rank, packet) for rank in range(RANKS) for packet in range(PACKETS)]
 STRIDES = {"pass": 97, "hold": 97} if JIT_DISABLED else {"pass": 1, "hold": 7} if IN_CI else {"pass": 7, "hold": 49}
 """Of how many orders one is tried: all of them in CI, for the gap policy that is the default."""
+LEVELS_STRIDE = 97
+"""Over levels of switches, where each frame takes several steps."""
 STEPS_MAX = 200
 
 Frame = tuple[int, int]
@@ -72,20 +76,30 @@ class Egress:
 
 
 class ForLoop:
-    """Ranks and a switch without links: `run` plays one case."""
+    """Ranks and switches without links: `run` plays one case."""
 
-    def __init__(self, messages: int, gap_policy: str, ranks: int = RANKS, packets: int = PACKETS) -> None:
+    def __init__(
+        self, messages: int, gap_policy: str, shape: str = "star", ranks: int = RANKS, packets: int = PACKETS
+    ) -> None:
         self.packets = packets
-        self.rig = Rig(RigSettings(ranks, nic_limits=SMALL_NIC, switch_limits=SMALL_SWITCH, gap_policy=gap_policy))
-        geometry = Geometry(message_window=1, message_packets=packets, path_mtu=256)
-        self.ring = self.rig.ring(geometry, first_psns=[0xFFFFF0 + rank for rank in range(ranks)], reliability=QUICK)
+        self.rig = Rig(RigSettings(ranks, nic_limits=SMALL_NIC, switch_limits=SMALL_SWITCH))
+        self.switch = SwitchNetwork(SHAPES[shape](ranks), limits=SMALL_SWITCH, gap_policy=gap_policy)
+        for port, nic in enumerate(self.rig.nics):
+            self.switch.attach(port, nic.mac, nic.ip)
+        geometry, psns = (
+            Geometry(message_window=1, message_packets=packets, path_mtu=256),
+            range(0xFFFFF0, 0xFFFFF0 + ranks),
+        )
+        self.ring = self.rig.ring(geometry, first_psns=psns, reliability=QUICK, splice=False)
+        self.switch.register_ring(self.ring.spec())
         random = np.random.default_rng(1)
         count = messages * geometry.message_data_bytes // 4
         self.arrays = [random.standard_normal(count).astype(np.float32) for _ in range(ranks)]
-        self.expected = reduce(np.add, self.arrays)
+        order = self.switch.plane.placements[self.ring.ring_id].order()
+        self.expected = reduce_in_order(order, self.arrays, DataType.FLOAT32, ReduceOp.SUM)
         self.ring.all_reduce(self.arrays)
         self.now_ps = 0
-        self.from_switch = [Egress(self.rig.switch.egress(port)) for port in range(ranks)]
+        self.from_switch = [Egress(self.switch.egress(port)) for port in range(ranks)]
         self.from_nic = [Egress(nic.egress(0)) for nic in self.rig.nics]
 
     def run(self, order: Sequence[int], lost: Collection[Frame], twice: Collection[Frame]) -> None:
@@ -101,9 +115,9 @@ class ForLoop:
             if frame in twice:
                 late.append((rank, burst.copy()))
             if frame not in lost:
-                self.rig.switch.receive(rank, burst, self.now_ps)
+                self.switch.receive(rank, burst, self.now_ps)
         for rank, burst in late:
-            self.rig.switch.receive(rank, burst, self.now_ps)
+            self.switch.receive(rank, burst, self.now_ps)
         self._drain()
 
     def check(self) -> None:
@@ -140,7 +154,7 @@ class ForLoop:
         moved = False
         for port in range(len(self.rig.nics)):
             for burst in self.from_nic[port].bursts():
-                self.rig.switch.receive(port, burst, self.now_ps)
+                self.switch.receive(port, burst, self.now_ps)
                 moved = True
         for port, nic in enumerate(self.rig.nics):
             for burst in self.from_switch[port].bursts():
@@ -155,13 +169,14 @@ def variant() -> None:
 
 
 @pytest.mark.parametrize("gap_policy", ["pass", "hold"])
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("lost", [None, *FRAMES])
 def test_every_order_of_arrival_with_one_loss_and_one_duplicate_gives_every_rank_the_sum(
-    lost: Frame | None, gap_policy: str, seed: int
+    lost: Frame | None, shape: str, gap_policy: str, seed: int
 ) -> None:
-    stride = STRIDES[gap_policy]
+    stride = STRIDES[gap_policy] if shape == "star" else LEVELS_STRIDE
     tried = list(orders())[seed % stride :: stride]
-    network = ForLoop(len(tried) * 10, gap_policy)
+    network = ForLoop(len(tried) * 10, gap_policy, shape)
     for order in tried:
         for twice in (None, *FRAMES):
             network.run(order, {lost}, {twice})
@@ -172,16 +187,22 @@ def test_there_are_as_many_orders_as_combinatorics_says() -> None:
     assert len(set(orders())) == 1680
 
 
-@given(data=st.data(), ranks=st.integers(2, 6), packets=st.integers(1, 7), policy=st.sampled_from(["pass", "hold"]))
+@given(
+    data=st.data(),
+    ranks=st.integers(2, 6),
+    packets=st.integers(1, 7),
+    policy=st.sampled_from(["pass", "hold"]),
+    shape=st.sampled_from(sorted(SHAPES)),
+)
 @settings(max_examples=5 if JIT_DISABLED else 50)
 def test_more_ranks_and_packets_with_several_losses_and_duplicates_by_chance(
-    data: st.DataObject, ranks: int, packets: int, policy: str
+    data: st.DataObject, ranks: int, packets: int, policy: str, shape: str
 ) -> None:
     frames = [(rank, packet) for rank in range(ranks) for packet in range(packets)]
     some = st.sets(st.sampled_from(frames), max_size=5)
     order = st.permutations([rank for rank, _ in frames])
     cases = data.draw(st.lists(st.tuples(order, some, some), min_size=1, max_size=6))
-    network = ForLoop(len(cases), policy, ranks, packets)
+    network = ForLoop(len(cases), policy, shape, ranks, packets)
     for case in cases:
         network.run(*case)
     network.check()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from netreduce.errors import NetReduceError
+from netreduce.errors import ConfigurationError, NetReduceError
 
 if TYPE_CHECKING:
     from netreduce.runtime.launcher import Failure
@@ -50,13 +50,19 @@ def signals_raise() -> Iterator[None]:
 
 def run(
     command: Annotated[list[str], typer.Argument(help="The command of every worker, such as: -- python train.py")],
-    workers: Annotated[int, typer.Option("--workers", "-n", min=1, max=RANKS_MAX, help="How many workers.")] = 2,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", "-n", min=1, max=RANKS_MAX, help="How many workers: 2, or as many as hosts."),
+    ] = None,
     machines: Annotated[
         int, typer.Option("--machines", "-m", min=1, max=RANKS_MAX, help="Pretend that they are on so many, evenly.")
     ] = 1,
     pcap: Annotated[Path | None, typer.Option(help="Record what crosses the switch in this file.")] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Record every step of the run there, for `netreduce walk`.")
+    ] = None,
+    topology: Annotated[
+        Path | None, typer.Option(help="Run over the switches of this file (docs/topology.md), a worker on each host.")
     ] = None,
     prefix: Annotated[bool, typer.Option(help="Mark each line of output with the rank that wrote it.")] = True,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what the switch does.")] = False,
@@ -67,13 +73,33 @@ def run(
     With several workers on several machines, real or pretended, all-reduces go by Parallel NetReduce.
     """
     try:
+        count = workers or 2 if topology is None else _workers_on(topology, workers, trace)
         status = run_workers(
-            command, workers, pcap=pcap, trace=trace, prefix=prefix, verbose=verbose, machines=machines
+            command,
+            count,
+            pcap=pcap,
+            trace=trace,
+            topology=topology,
+            prefix=prefix,
+            verbose=verbose,
+            machines=machines,
         )
         raise typer.Exit(status)
     except (NetReduceError, OSError) as error:
         say(str(error))
         raise typer.Exit(1) from error
+
+
+def _workers_on(topology: Path, workers: int | None, trace: Path | None) -> int:
+    """How many workers to run on the hosts of a topology. ConfigurationError if they have no place there."""
+    from netreduce.control.description import load
+
+    hosts = len(load(topology).hosts)
+    if workers is not None and workers > hosts:
+        raise ConfigurationError(f"{topology} has {hosts} hosts: leave out --workers {workers}, or add hosts")
+    if trace is not None:
+        raise ConfigurationError("--trace follows one switch: leave out --topology, or record frames with --pcap")
+    return workers or hosts
 
 
 def run_workers(
@@ -82,11 +108,12 @@ def run_workers(
     *,
     pcap: Path | None,
     trace: Path | None = None,
+    topology: Path | None = None,
     prefix: bool,
     verbose: bool,
     machines: int = 1,
 ) -> int:
-    """Run `command` as so many workers on a switch of their own; the exit code for the shell."""
+    """Run `command` as so many workers on a switch of their own, or of a topology; the exit code for the shell."""
     from netreduce.runtime.job import run_job
     from netreduce.runtime.launcher import Interrupted
     from netreduce.runtime.observer import summary
@@ -102,6 +129,7 @@ def run_workers(
                 prefix=prefix,
                 pcap=pcap,
                 trace=trace,
+                topology=topology,
                 verbose=verbose,
                 machines=machines,
             )

@@ -43,7 +43,7 @@ class ControlPlane:
         self.topology = topology
         self.switches = switches
         self.placements: dict[int, Placement] = {}
-        self._host_of: dict[str, str] = {}  # by IP address
+        self._host_of: dict[str, tuple[str, str]] = {}  # host and MAC address by IP address
         tree = networkx.minimum_spanning_edges(topology.graph.to_undirected(), data=False)
         flooding = set(map(frozenset, tree))
         for cable in topology.cables:
@@ -56,7 +56,7 @@ class ControlPlane:
         number = next(i for i, entry in enumerate(self.topology.hosts) if entry.name == host)
         leaf = self.topology.hosts[number].switch
         self.switches[leaf].attach(self.topology.port(leaf, host), mac, ip)
-        self._host_of[ip] = host
+        self._host_of[ip] = (host, mac)
         graph = self.topology.graph
         above = {leaf, *networkx.descendants(graph, leaf)}
         for name, switch in self.switches.items():
@@ -67,6 +67,17 @@ class ControlPlane:
             if name != leaf and ways:
                 switch.set_way(mac, self.topology.port(name, ways[number % len(ways)]))
 
+    def detach(self, host: str) -> None:
+        """Unplug a host: its port is down, and its addresses are free."""
+        leaf = next(entry.switch for entry in self.topology.hosts if entry.name == host)
+        self.switches[leaf].detach(self.topology.port(leaf, host))
+        for ip, (owner, mac) in list(self._host_of.items()):
+            if owner == host:
+                del self._host_of[ip]
+                for name, switch in self.switches.items():
+                    if name != leaf:
+                        switch.forget_way(mac)
+
     def register_ring(self, spec: RingSpec) -> Placement:
         """Place a ring and register its parts. AdmissionError says why it cannot be."""
         if spec.ring_id in self.placements:
@@ -76,7 +87,7 @@ class ControlPlane:
                 raise AdmissionError(
                     f"ring {spec.ring_id}: address {endpoint.ip} of rank {rank} is not attached to any port"
                 )
-        hosts = [self._host_of[endpoint.ip] for endpoint in spec.endpoints]
+        hosts = [self._host_of[endpoint.ip][0] for endpoint in spec.endpoints]
         refusals: dict[str, str] = {}
         while True:
             try:

@@ -7,7 +7,6 @@ from netreduce.fabric.node import Node
 from netreduce.fabric.recording import Recording
 from netreduce.fabric.rules import Rule, SeenFrame
 from netreduce.fabric.simulator import Simulator, StuckError
-from netreduce.fabric.topology import star
 
 __all__ = [
     "Recording",
@@ -20,5 +19,4 @@ __all__ = [
     "SeenFrame",
     "Simulator",
     "StuckError",
-    "star",
 ]

@@ -6,13 +6,18 @@ the disagreements, and the counters.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from netreduce.errors import AdmissionError
 from netreduce.runtime.control_channel import BadMessageError
 from netreduce.runtime.rendezvous import Outgoing, Rendezvous
-from netreduce.switch import RingSpec, Switch
+from netreduce.switch import RingSpec
 from netreduce.units import PS_PER_S
 from netreduce.wire import control
 from netreduce.wire.control import COUNT_MAX
+
+if TYPE_CHECKING:
+    from netreduce.control.switch_network import AnySwitch
 
 WAITING_NOTICE_PS = 2 * PS_PER_S
 """How long a message may wait for a rank before its ring is told; then once per interval."""
@@ -24,7 +29,7 @@ WORKER_COUNTERS_MAX = 1024
 class ControlDesk:
     """Answers for `switch`. Messages to send are returned with the port that each goes to."""
 
-    def __init__(self, switch: Switch) -> None:
+    def __init__(self, switch: AnySwitch) -> None:
         self._switch = switch
         self.rendezvous = Rendezvous(self._register_ring, self._unregister_ring)
         self._waiting_told_ps: dict[int, int] = {}  # by ring id

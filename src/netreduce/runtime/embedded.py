@@ -26,11 +26,16 @@ class SwitchProcess:
     """A switch in a child process. `address` is good for workers at once, before the switch is ready.
 
     The child also ends by itself when this process dies. `pcap`: record what crosses the switch there; `trace`: leave
-    the switch's part of a trace in that directory.
+    the switch's part of a trace in that directory; `topology`: stand for the switches of that file, instead of for one.
     """
 
     def __init__(
-        self, ports: int = 64, pcap: Path | None = None, log_level: str = "WARNING", trace: Path | None = None
+        self,
+        ports: int = 64,
+        pcap: Path | None = None,
+        log_level: str = "WARNING",
+        trace: Path | None = None,
+        topology: Path | None = None,
     ) -> None:
         self.address = new_address()
         self._owner, child_end = socket.socketpair()
@@ -39,6 +44,7 @@ class SwitchProcess:
         command += ["--listener-fd", str(listener.fileno()), "--owner-fd", str(child_end.fileno())]
         command += ["--log-level", log_level] + ([] if pcap is None else ["--pcap", str(pcap)])
         command += [] if trace is None else ["--trace", str(trace)]
+        command += [] if topology is None else ["--topology", str(topology)]
         with listener, child_end:
             self._process = subprocess.Popen(
                 command,

@@ -63,10 +63,13 @@ def run_job(
     prefix: bool = True,
     pcap: Path | None = None,
     trace: Path | None = None,
+    topology: Path | None = None,
     verbose: bool = False,
     machines: int = 1,
 ) -> Outcome:
-    """Run `command` as so many workers on a switch of their own. `say` hears what happens before they start.
+    """Run `command` as so many workers on a switch of their own, or on those of `topology`.
+
+    `say` hears what happens before they start.
 
     Raises `SwitchLostError` when the switch does not start, `ConfigurationError` when the command does not, or when
     `machines` do not get equally many workers, OSError when `trace` cannot be written.
@@ -75,7 +78,7 @@ def run_job(
         raise ConfigurationError(f"{workers} workers cannot be shared out evenly to {machines} machines")
     ensure_compiled(say)
     with _tracing(trace, " ".join(" ".join(command).split())[:TITLE_CHARACTERS_MAX], say) as (parts, base):
-        switch = SwitchProcess(max(workers, 2), pcap, "INFO" if verbose else "WARNING", parts)
+        switch = SwitchProcess(max(workers, 2), pcap, "INFO" if verbose else "WARNING", parts, topology)
         try:
             switch.wait_until_ready()
             failure = launch(command, workers, switch.address, out, err, prefix=prefix, base=base, machines=machines)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,8 +17,10 @@ from netreduce.runtime.carrier import Carrier
 from netreduce.runtime.clock import Clock
 from netreduce.runtime.poller import WRITABLE, Poller
 from netreduce.runtime.tracing import Recorder
-from netreduce.switch import Switch
 from netreduce.wire.pcap import Direction, PcapWriter
+
+if TYPE_CHECKING:
+    from netreduce.control.switch_network import AnySwitch
 
 BURSTS_PER_ROUND = 4
 """Bursts taken from one carrier before the others have their turn and everything that has come of it is sent."""
@@ -41,7 +44,7 @@ class Lines:
 
     def __init__(
         self,
-        switch: Switch,
+        switch: AnySwitch,
         poller: Poller,
         clock: Clock,
         lost: Callable[[int, str], None],
@@ -69,9 +72,11 @@ class Lines:
         """The ports that something is plugged into."""
         return sorted(self._lines)
 
-    def free_port(self) -> int | None:
-        """The lowest port that nothing is plugged into or set aside for; None when there is none."""
+    def free_port(self, liked: int = -1) -> int | None:
+        """A port that nothing is plugged into or set aside for, `liked` or the lowest; None when there is none."""
         taken = self._lines.keys() | self._set_aside
+        if 0 <= liked < self._switch.port_count and liked not in taken:
+            return liked
         return next((number for number in range(self._switch.port_count) if number not in taken), None)
 
     def set_aside(self, number: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from netreduce.errors import AdmissionError, ConfigurationError
 from netreduce.runtime.cable import CableClosedError
@@ -16,8 +17,11 @@ from netreduce.runtime.control_channel import BadMessageError, ControlChannel
 from netreduce.runtime.control_desk import ControlDesk
 from netreduce.runtime.outside import OutsidePorts
 from netreduce.runtime.poller import WRITABLE, Poller
-from netreduce.switch import RingSpec, Switch
+from netreduce.switch import RingSpec
 from netreduce.wire import control
+
+if TYPE_CHECKING:
+    from netreduce.control.switch_network import AnySwitch
 
 logger = logging.getLogger("netreduce.switch")
 
@@ -27,7 +31,7 @@ class Observers:
 
     def __init__(
         self,
-        switch: Switch,
+        switch: AnySwitch,
         desk: ControlDesk,
         outside: OutsidePorts,
         poller: Poller,

@@ -21,16 +21,19 @@ from netreduce.runtime.stream import StreamCarrier
 from netreduce.switch import Switch
 
 if TYPE_CHECKING:
+    from netreduce.control.switch_network import AnySwitch
+
+if TYPE_CHECKING:
     from netreduce.runtime.router import Router
 
 logger = logging.getLogger("netreduce.switch")
 
 
 class OutsidePorts:
-    """The outside ports of `switch`, whose carriers are in `lines`."""
+    """The outside ports of `switch`, whose carriers are in `lines`. The switches of a topology have none."""
 
-    def __init__(self, switch: Switch, lines: Lines, poller: Poller, clock: Clock) -> None:
-        self._switch = switch
+    def __init__(self, switch: AnySwitch, lines: Lines, poller: Poller, clock: Clock) -> None:
+        self._switch = switch if isinstance(switch, Switch) else None
         self._lines = lines
         self._poller = poller
         self._clock = clock
@@ -49,6 +52,7 @@ class OutsidePorts:
         """Plug in `carrier`, of interface `name`, as a port that routes; its number."""
         from netreduce.runtime.router import Router  # late: bridges need no netlink
 
+        assert self._switch is not None, "only a single switch routes"
         if self._router is None:
             self._router = Router(self._switch)
         number = self.add(name, carrier)
@@ -79,7 +83,7 @@ class OutsidePorts:
     def _take_port(self, name: str) -> int:
         number = self._lines.free_port()
         if number is None:
-            raise ConfigurationError(f"no port is left for {name}: the switch has {self._switch.port_count}")
+            raise ConfigurationError(f"no port is left for {name}: all of the switch are taken")
         self._lines.set_aside(number)
         self._names[number] = name
         return number
@@ -101,6 +105,8 @@ class OutsidePorts:
         Where the switch routes, the host is reached at the MAC address that the kernel knows.
         """
         port: int | None
+        if self._switch is None:
+            raise ConfigurationError(f"{ip}: a topology within one process has no hosts but its own workers")
         if self._router is None:
             port = self._switch.port_of(mac, self._clock.now_ps())
         else:
@@ -122,7 +128,7 @@ class OutsidePorts:
             del self._users[ip]
             if self._router is not None:
                 self._router.let_go(ip)
-            if self._switch.owns(ip):
+            if self._switch is not None and self._switch.owns(ip):
                 self._switch.let_go(ip, self._clock.now_ps())
 
     def lost(self, number: int, reason: str) -> None:

@@ -15,6 +15,7 @@ from netreduce.runtime.carrier import Carrier
 from netreduce.runtime.clock import Clock
 from netreduce.runtime.control_channel import ControlChannel
 from netreduce.wire import control
+from netreduce.wire.control import COUNT_MAX
 
 logger = logging.getLogger("netreduce")
 
@@ -59,7 +60,7 @@ def plug_in(address: str, worker: str) -> Plug:
         for _ in range(2):
             opened.append(ControlChannel(connect(address)))
         greeting, channel = opened
-        attached = ask(greeting, control.Attach(worker), control.Attached, address)
+        attached = ask(greeting, control.Attach(worker, port=_liked_port()), control.Attached, address)
         ask(channel, control.Hello(attached.port, worker, os.getpid()), control.Ok, address)
         cable = Cable.take(greeting.connection, ATTACH_TIMEOUT_S)  # last: it loads what is compiled
     except CableClosedError as error:
@@ -71,6 +72,12 @@ def plug_in(address: str, worker: str) -> Plug:
             connection.close()
         raise
     return Plug(cable, channel, attached)
+
+
+def _liked_port() -> int:
+    """The port of the switch that goes with this worker's number: in a topology, its place."""
+    number = os.environ.get("RANK", "")
+    return int(number) if number.isdecimal() and int(number) < COUNT_MAX else -1
 
 
 def _plug_in_remote(address: str, worker: str) -> Plug:

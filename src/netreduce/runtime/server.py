@@ -11,6 +11,7 @@ import os
 import select
 import socket
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from netreduce.errors import ConfigurationError
 from netreduce.runtime.cable import Cable, CableClosedError, load, make_burst_buffer, peer_credentials
@@ -24,10 +25,12 @@ from netreduce.runtime.poller import WRITABLE, Poller
 from netreduce.runtime.reception import OBSERVER_PORT, Greeting, Reception, peer_name
 from netreduce.runtime.rendezvous import Outgoing
 from netreduce.runtime.tracing import Recorder
-from netreduce.switch import Switch
 from netreduce.units import PS_PER_MS, PS_PER_S, PS_PER_US
 from netreduce.wire import control
 from netreduce.wire.pcap import Direction, PcapWriter
+
+if TYPE_CHECKING:
+    from netreduce.control.switch_network import AnySwitch
 
 logger = logging.getLogger("netreduce.switch")
 
@@ -67,7 +70,7 @@ class SwitchServer:
 
     def __init__(
         self,
-        switch: Switch,
+        switch: AnySwitch,
         listener: socket.socket,
         clock: Clock,
         capture: PcapWriter | None = None,
@@ -187,7 +190,7 @@ class SwitchServer:
 
     def _plug(self, channel: ControlChannel, message: control.Attach) -> None:
         """Give a new cable a port and addresses."""
-        number = self._lines.free_port()
+        number = self._lines.free_port(message.port)
         if number is None:
             channel.send(control.Refused("", f"all {self._switch.port_count} ports of the switch are taken"))
             raise BadMessageError("no free port")

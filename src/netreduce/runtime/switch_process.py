@@ -22,6 +22,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--listener-fd", type=int, required=True, help="the listening socket, inherited")
     parser.add_argument("--owner-fd", type=int, required=True, help="a socket whose other end the owner holds")
     parser.add_argument("--ports", type=int, default=64, help="how many workers can be plugged in at a time")
+    parser.add_argument("--topology", type=Path, help="stand for the switches of this topology file, not for one")
     parser.add_argument("--pcap", type=Path, help="record everything that crosses the switch in this file")
     parser.add_argument("--trace", type=Path, help="record events and frames into files of this directory")
     parser.add_argument("--log-level", default="WARNING")
@@ -30,6 +31,8 @@ def main(arguments: list[str] | None = None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, whose end is what ends us
 
     # Imported late: the parser's errors need no compiler.
+    from netreduce.control.description import load
+    from netreduce.control.switch_network import AnySwitch, SwitchNetwork
     from netreduce.runtime.clock import Clock
     from netreduce.runtime.server import SwitchServer
     from netreduce.runtime.tracing import SWITCH, Recorder
@@ -48,7 +51,11 @@ def main(arguments: list[str] | None = None) -> None:
         names = [f"port{number}" for number in range(options.ports)]
         capture = PcapWriter(options.pcap, names, epoch_ns=clock.epoch_unix_ns())
     recorder = Recorder(options.trace, SWITCH, NodeInfo(SWITCH, "switch"), clock.now_ps) if options.trace else None
-    switch = Switch("switch", options.ports, events=recorder.log if recorder else None)
+    switch: AnySwitch
+    if options.topology:
+        switch = SwitchNetwork(load(options.topology))
+    else:
+        switch = Switch("switch", options.ports, events=recorder.log if recorder else None)
     server = SwitchServer(switch, listener, clock, capture, recorder)
     server.watch_owner(owner.fileno())
     try:

@@ -20,7 +20,7 @@ from netreduce.switch.lookup import find_entry
 from netreduce.switch.messages import ACCEPTED, open_message
 from netreduce.switch.splice import copy_place, payload_bytes
 from netreduce.switch.tables import HEADER_ROOM, NOBODY, SwitchTables
-from netreduce.switch.translation import SUM, TOTAL, has_left, may_leave
+from netreduce.switch.translation import SUM, TOTAL, has_left, leads_out, may_leave
 from netreduce.switch.verdicts import COMPLETE, FORWARD, KEPT, REPLAY
 from netreduce.trace.events import DropReason, Event, emit
 from netreduce.wire.icrc import icrc_is_good
@@ -106,6 +106,8 @@ def _take_copy(tables: SwitchTables, connection: np.record, frame: np.ndarray, n
     _store(tables.buffers, buffer_at, tables.held[ring.first_copy + copy], frame, packet, slot, is_first)
     if not is_first:
         if has_left(ring, tables.outflows[connection.outflow], message, slot, row.arrived):
+            if connection.quiet != 0 and leads_out(ring, connection):
+                return DropReason.HELD.value  # the switch above would take it for a timer that fired
             ring.replays += 1
             state.outflow = connection.outflow
             return REPLAY

@@ -16,7 +16,7 @@ import numpy as np
 
 from netreduce.compiled import compiled, copy_bytes, inlined
 from netreduce.switch.forwarding import count_drop, write_mac
-from netreduce.switch.tables import SwitchTables
+from netreduce.switch.tables import EXCUSED_BEYOND, EXCUSED_HERE, SwitchTables
 from netreduce.trace.events import DropReason, Event, emit
 from netreduce.wire.aeth import AETH_VALUE_MASK, AckKind, Syndrome
 from netreduce.wire.bigendian import write_be24
@@ -52,7 +52,7 @@ def note_acknowledgement(tables: SwitchTables, port: int, connection_index: int,
         connection.rnr_timer = RNR_TIMER_FIRST
     connection.msn = packet.msn
     if packet.syndrome == Syndrome.NAK_PSN_SEQUENCE_ERROR.value:
-        connection.excused = 1
+        connection.excused = EXCUSED_BEYOND
 
 
 @inlined
@@ -62,12 +62,14 @@ def note_arrival(state: np.record, ring: np.record, connection: np.record, psn: 
     With no NAK that asked for it, a go-back means that the sender's timer fired: it is owed an answer.
     """
     if psn_distance(psn, connection.last_psn) <= 0:
-        connection.owes_rnr = 1 - connection.excused
+        connection.owes_rnr = connection.excused == 0
+        connection.quiet = connection.excused == EXCUSED_HERE
         connection.excused = 0
     connection.last_psn = psn
     if ring.hold != 0 and connection.owes_nak != 0 and psn_distance(psn, connection.missing_psn) > 0:
         connection.owes_nak = 0
-        connection.excused = 1
+        if connection.excused == 0:
+            connection.excused = EXCUSED_HERE
         state.answer = Syndrome.NAK_PSN_SEQUENCE_ERROR.value
 
 

@@ -103,6 +103,12 @@ class Switch:
         """Send what is for `mac`, which is behind other switches, by `port`; from there it may come by any trunk."""
         self._set_mac(int.from_bytes(mac_bytes(mac), "big"), port, MAC_BEYOND)
 
+    def forget_way(self, mac: str) -> None:
+        """Undo `set_way`."""
+        at = int(find_mac(self.tables.macs, int.from_bytes(mac_bytes(mac), "big"), 0))
+        if at >= 0:
+            self.tables.macs[at] = (0, 0, 0, 0)
+
     def set_trunk(self, port: int, *, floods: bool) -> None:
         """Say that another switch is at `port`, and whether frames may be flooded there without going in circles."""
         self.tables.ports[port].trunk, self.tables.ports[port].blocked = 1, not floods

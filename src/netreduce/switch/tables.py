@@ -33,6 +33,10 @@ PROBES_MAX = 16
 """Places where a MAC address may lie in its table."""
 WANTED_MAX = 16
 """Destinations that may wait for the control plane to look for their next hop."""
+EXCUSED_BEYOND = 1
+"""By a NAK that went by."""
+EXCUSED_HERE = 2
+"""By this switch alone: what has left here was not asked for by anybody further on."""
 OUTFLOWS = 2
 """Outflows of a ring: the sum of its children, and the total from above."""
 NOBODY = -1
@@ -138,7 +142,8 @@ CONNECTION = _record(
     "missing_message",  # with `hold`: the first packet that never arrived, by message number, ...
     "missing_slot",  # ... slot ...
     "missing_psn",  # ... and PSN
-    "excused",  # a NAK went by: the next go-back was asked for and is no sign of waiting
+    "excused",  # a NAK asked for the next go-back, which is no sign of waiting: `EXCUSED_BEYOND` or `EXCUSED_HERE`
+    "quiet",  # this go-back concerns this switch alone
     "owes_rnr",  # this go-back has not been answered with an RNR NAK yet
     "rnr_timer",  # timer code of the next RNR NAK
     "owes_nak",  # this gap was not answered with a NAK yet

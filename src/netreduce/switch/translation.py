@@ -34,6 +34,12 @@ def has_left(ring: np.record, outflow: np.record, message: np.record, slot: int,
 
 
 @inlined
+def leads_out(ring: np.record, connection: np.record) -> bool:
+    """Whether a connection carries a partial sum to the switch above."""
+    return ring.child_count < ring.connection_count and connection.outflow == ring.first_outflow + SUM
+
+
+@inlined
 def may_leave(ring: np.record, outflow: np.record, message: np.record, slot: int) -> bool:
     """Whether the outflow of a slot, whose last copy has just come, may be sent now."""
     return ring.hold == 0 or (message.message == outflow.next_message and slot == outflow.next_slot)

@@ -54,7 +54,7 @@ class DropReason(IntEnum):
     NOT_FOR_ME = 7  # NIC: other MAC, IP address or no such queue pair
     QP_STATE = 8  # NIC: the queue pair is not ready to receive
     BAD_P_KEY = 9
-    OUT_OF_SEQUENCE = 10  # NIC: a gap before this packet; switch: its message's first packet is missing
+    OUT_OF_SEQUENCE = 10  # NIC: a gap before this packet; switch: its message's first packet or its parts are missing
     DUPLICATE = 11
     QUEUE_FULL = 12
     UNSUPPORTED = 13

@@ -61,10 +61,11 @@ class Endpoint(Struct, frozen=True):
 
 
 class Attach(Struct, tag=True):
-    """First message on a cable: plug it into the switch. Answered by `Attached`; frames follow."""
+    """First message on a cable: plug it into the switch, at `port` if that is free. Answered by `Attached`."""
 
     worker: Name
     token: str = ""
+    port: Annotated[int, Meta(ge=-1, le=COUNT_MAX)] = -1  # -1: at any
 
 
 class Attached(Struct, tag=True):
