@@ -53,6 +53,20 @@ class TestHostileInput:
         ring.give(0, *ring.message(0, 0, powers_of_ten(2)[0], ina=ina))
         assert ring.switch.ring_counters(7)["drop_bad_packet_length"] == 1
 
+    @pytest.mark.parametrize("dtype", [DataType.FLOAT32, DataType.FLOAT64])
+    def test_nothing_of_a_first_packet_that_is_cut_short_is_believed(self, dtype: DataType) -> None:
+        """Found by fuzzing: its header named the message, and another one, at the same PSN, brought the data."""
+        ring = make_ring(2)
+        datas = powers_of_ten(2)
+        header = pack_ina(7, 1, 0, 752, dtype, ReduceOp.SUM, InaFlag(3))
+        psn = ring.first_psns[1]
+        cut = build_frame(Opcode.SEND_FIRST, header + bytes(100), **ring.addresses(1), psn=psn)
+        ring.give(1, cut)
+        assert ring.switch.ring_counters(7)["drop_bad_packet_length"] == 1
+        ring.give(0, *ring.message(0, 0, datas[0]))
+        ring.give(1, *ring.message(1, 0, datas[1]))
+        assert ring.result(0) == ring.result(1) == total_of(datas)
+
     def test_a_message_that_does_not_start_with_an_ina_header_is_dropped(self) -> None:
         ring = make_ring(2)
         _, middle, _ = ring.message(0, 0, powers_of_ten(2)[0])

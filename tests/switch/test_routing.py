@@ -57,8 +57,10 @@ def test_a_packet_leaves_by_the_arm_it_came_in_with_new_macs_and_one_hop_less(ro
 
 def test_the_checksum_stays_right_for_every_header(router, rng):
     """One's complement arithmetic has two zeros; the amended sum must be right beside both."""
-    for ip_id in [*range(0xFFFF - 600, 0x10000), *rng.integers(0, 0x10000, 300)]:
-        (routed,) = pass_through(router, packet(ip_id=int(ip_id), hop_limit=int(rng.integers(2, 256))))
+    ids = [*range(0xFFFF - 600, 0x10000), *rng.integers(0, 0x10000, 300)]
+    cases = [(int(ip_id), int(rng.integers(2, 256))) for ip_id in ids]
+    for ip_id, hop_limit in [(62906, 114), *cases]:  # the first one's sum is the other zero before it is amended
+        (routed,) = pass_through(router, packet(ip_id=ip_id, hop_limit=hop_limit))
         ip = Ether(routed.tobytes())["IP"]
         told = ip.chksum
         del ip.chksum

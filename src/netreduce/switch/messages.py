@@ -42,6 +42,14 @@ def _header_fits(ring: np.record, connection: np.record, frame: np.ndarray, at: 
 
 
 @compiled
+def _is_its_first_packet(ring: np.record, packet: np.record, length_bytes: int) -> bool:
+    """Whether opcode and payload length are those of the first packet of a message of `length_bytes`."""
+    size = INA_BYTES + length_bytes
+    is_only = packet.roles & Role.END.value != 0
+    return packet.payload_bytes == min(size, ring.path_mtu) and is_only == (size <= ring.path_mtu)
+
+
+@compiled
 def _may_replace(tables: SwitchTables, ring: np.record, message: np.record) -> bool:
     """Whether the message that holds this place is complete and all successors are known to have it."""
     if message.complete < message.packets:
@@ -99,6 +107,8 @@ def open_message(tables: SwitchTables, connection_index: int, frame: np.ndarray,
         return DropReason.BAD_INA_HEADER.value
     if not _header_fits(ring, connection, frame, at):
         return DropReason.BAD_INA_HEADER.value
+    if not _is_its_first_packet(ring, packet, read_be32(frame, at + 8)):
+        return DropReason.BAD_PACKET_LENGTH.value  # and nothing of it is believed: its header might not come again
     number = connection.newest + 1
     place = number % ring.message_count
     message = tables.messages[ring.first_message + place]

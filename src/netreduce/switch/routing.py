@@ -126,7 +126,9 @@ def route(tables: SwitchTables, own_mac: int, frame: np.ndarray) -> int:
     frame[limit_at] -= 1
     if is_ipv4:
         checksum = read_be16(frame, at + 10) + 0x100  # one less of the upper half of its word
-        write_be16(frame, at + 10, (checksum & 0xFFFF) + (checksum >> 16))
+        if checksum >= 0xFFFF:  # of the two zeros, 0 is written
+            checksum -= 0xFFFF
+        write_be16(frame, at + 10, checksum)
     state.hop = hop
     state.sender_mac = read_mac(frame, 6)
     write_mac(frame, 0, tables.hops[hop].mac)

@@ -13,7 +13,7 @@ def utc_text(time_ns: int) -> str:
     seconds, rest = divmod(time_ns, NS_PER_S)
     try:
         return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
-    except (ValueError, OverflowError):  # a file may claim any time
+    except (ValueError, OverflowError, OSError):  # a file may claim any time
         return f"{seconds}.{rest:09d}s"
 
 
