@@ -1,9 +1,9 @@
 """Cables: bursts of whole Ethernet frames in memory that worker and switch share, and a Unix socket as their bell.
 
-Two rings (wire/burst_ring.py), one for each direction, carry the bursts; nobody makes a system call for one unless the
+Two pipes (wire/burst_pipe.py), one for each direction, carry the bursts; nobody makes a system call for one unless the
 other end sleeps. The SOCK_SEQPACKET connection wakes it with a byte, and tells of the other end's death. The listening
 socket lives in Linux's abstract namespace under a random name, and the memory has no name at all, so that nothing is
-left behind, however the process ends. Both ends must belong to one user (SO_PEERCRED). A full ring refuses a burst,
+left behind, however the process ends. Both ends must belong to one user (SO_PEERCRED). A full pipe refuses a burst,
 which then stays in its bounded egress queue.
 """
 
@@ -26,17 +26,17 @@ from netreduce.compiled import entry
 from netreduce.errors import ConfigurationError, NetReduceError, SwitchLostError
 from netreduce.runtime.carrier import Carrier
 from netreduce.runtime.shared_memory import allocate, map_memory
-from netreduce.wire.burst_ring import (
+from netreduce.wire.burst_pipe import (
     STATE_WORDS,
     Found,
     Put,
-    ring_fill,
-    ring_next,
-    ring_put,
-    ring_release,
-    ring_rest,
-    rings_rest,
-    rings_with_news,
+    pipe_fill,
+    pipe_next,
+    pipe_put,
+    pipe_release,
+    pipe_rest,
+    pipes_rest,
+    pipes_with_news,
 )
 from netreduce.wire.frames import (
     BURST_BYTES_MAX,
@@ -48,14 +48,14 @@ from netreduce.wire.frames import (
 )
 
 ADDRESS_SCHEME = "local:"
-RING_BYTES = 1024 * 1024
+PIPE_BYTES = 1024 * 1024
 """What each direction holds: a window of messages in flight, and no more than a processor's cache likes."""
 LISTEN_BACKLOG = 256
 
 _STATE_BYTES = STATE_WORDS * 8
 _HEADER_BYTES = mmap.PAGESIZE
-_MEMORY_BYTES = _HEADER_BYTES + 2 * RING_BYTES
-"""A cable's memory: the states of both rings in one page, then the ring to the switch, then that to the worker."""
+_MEMORY_BYTES = _HEADER_BYTES + 2 * PIPE_BYTES
+"""A cable's memory: the states of both pipes in one page, then the pipe to the switch, then that to the worker."""
 _GREETING = b"memory"
 _BELL = b"\0"
 
@@ -152,13 +152,13 @@ def make_burst_buffer() -> np.ndarray:
 class _Compiled(NamedTuple):
     burst_end: Callable[[np.ndarray, np.record, int], int]
     release: Callable[[np.ndarray, np.record, int], None]
-    ring_put: Callable[[np.ndarray, np.ndarray, np.ndarray], int]
-    ring_fill: Callable[[np.ndarray, np.ndarray, np.ndarray, np.record], int]
-    ring_next: Callable[[np.ndarray, np.ndarray, np.ndarray], int]
-    ring_release: Callable[[np.ndarray, np.ndarray, int], bool]
-    ring_rest: Callable[[np.ndarray], bool]
-    rings_with_news: Callable[[np.ndarray, np.ndarray], int]
-    rings_rest: Callable[[np.ndarray], bool]
+    pipe_put: Callable[[np.ndarray, np.ndarray, np.ndarray], int]
+    pipe_fill: Callable[[np.ndarray, np.ndarray, np.ndarray, np.record], int]
+    pipe_next: Callable[[np.ndarray, np.ndarray, np.ndarray], int]
+    pipe_release: Callable[[np.ndarray, np.ndarray, int], bool]
+    pipe_rest: Callable[[np.ndarray], bool]
+    pipes_with_news: Callable[[np.ndarray, np.ndarray], int]
+    pipes_rest: Callable[[np.ndarray], bool]
 
 
 @cache
@@ -169,13 +169,13 @@ def load() -> _Compiled:
     return _Compiled(
         entry(queue_burst_end, data, row, 0),
         entry(queue_release, data, row, 0),
-        entry(ring_put, data, words, data),
-        entry(ring_fill, data, words, data, row),
-        entry(ring_next, data, words, words),
-        entry(ring_release, data, words, 0),
-        entry(ring_rest, words),
-        entry(rings_with_news, words, words),
-        entry(rings_rest, words),
+        entry(pipe_put, data, words, data),
+        entry(pipe_fill, data, words, data, row),
+        entry(pipe_next, data, words, words),
+        entry(pipe_release, data, words, 0),
+        entry(pipe_rest, words),
+        entry(pipes_with_news, words, words),
+        entry(pipes_rest, words),
     )
 
 
@@ -193,13 +193,13 @@ class Cable:
         directions = []
         for number in range(2):
             state = np.frombuffer(mapped, np.int64, STATE_WORDS, number * _STATE_BYTES)
-            directions.append((np.frombuffer(mapped, np.uint8, RING_BYTES, _HEADER_BYTES + number * RING_BYTES), state))
+            directions.append((np.frombuffer(mapped, np.uint8, PIPE_BYTES, _HEADER_BYTES + number * PIPE_BYTES), state))
         (self._data_in, self._state_in), (self._data_out, self._state_out) = directions[:: 1 if is_switch else -1]
         self._place = np.zeros(2, np.int64)
         self._held_bytes = -1  # of the burst that was received last; -1 when its memory was given back
         compiled = load()
-        self._put, self._fill, self._next = compiled.ring_put, compiled.ring_fill, compiled.ring_next
-        self._release, self._rest = compiled.ring_release, compiled.ring_rest
+        self._put, self._fill, self._next = compiled.pipe_put, compiled.pipe_fill, compiled.pipe_next
+        self._release, self._rest = compiled.pipe_release, compiled.pipe_rest
 
     @classmethod
     def offer(cls, connection: socket.socket) -> Cable:
@@ -263,7 +263,7 @@ class Cable:
 
     @property
     def state_address(self) -> int:
-        """Where the state of the ring lies from which this end reads, for `rings_with_news` and `rings_rest`."""
+        """Where the state of the pipe lies from which this end reads, for `pipes_with_news` and `pipes_rest`."""
         return int(self._state_in.ctypes.data)
 
     def rest(self) -> bool:
@@ -299,7 +299,7 @@ class Cable:
     def close(self) -> None:
         """Unplug; the other end sees it."""
         hang_up(self._connection)
-        self._state_in, self._state_out = np.zeros((2, STATE_WORDS), np.int64)  # an empty ring, and a full one
+        self._state_in, self._state_out = np.zeros((2, STATE_WORDS), np.int64)  # an empty pipe, and a full one
         self._data_in = self._data_out = np.zeros(0, np.uint8)
         self._held_bytes = -1
 

@@ -113,7 +113,7 @@ class Lines:
 
     def take(self) -> bool:
         """Take what has come by cables; whether there was anything."""
-        count = self._compiled.rings_with_news(self._states, self._places)
+        count = self._compiled.pipes_with_news(self._states, self._places)
         for line in [self._cables[place] for place in self._places[:count].tolist()]:
             self._take(line)
         return count > 0
@@ -126,7 +126,7 @@ class Lines:
 
     def rest(self) -> bool:
         """Before sleeping in the poller: whether it will tell of what comes."""
-        return self._compiled.rings_rest(self._states)
+        return self._compiled.pipes_rest(self._states)
 
     def _event(self, line: _Line, mask: int) -> None:
         """The poller says that something can be read, or written."""

@@ -1,8 +1,9 @@
-"""A ring of bursts in memory that two processes share: one writes, one reads, and neither ever waits for the other.
+"""A pipe: a bounded circle of bursts in memory that two processes share; one writes, one reads, and neither waits.
 
 Counts of bytes only grow; a byte's place is its count modulo the capacity, a power of two. Each burst lies in one piece
-behind an entry header; where it does not fit in front of the ring's end, a mark sends the reader to the start. Whoever
-is about to sleep says so first and then looks once more, so that no news is missed; the other one then has to wake it.
+behind an entry header; where it does not fit in front of the memory's end, a mark sends the reader to the start.
+Whoever is about to sleep says so first and then looks once more, so that no news is missed; the other one then has to
+wake it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from netreduce.wire.frames import BURST_BYTES_MAX, RECORD_ALIGNMENT, burst_is_wh
 ENTRY_BYTES = RECORD_ALIGNMENT
 """In front of each burst: its size (int64, little-endian)."""
 SKIP = -1
-"""In place of a size: go on at the start of the ring."""
+"""In place of a size: go on at the start of the pipe."""
 STATE_WORDS = 16
-"""int64 words of a ring's state: a cache line that the writer writes, and one that the reader writes."""
+"""int64 words of a pipe's state: a cache line that the writer writes, and one that the reader writes."""
 _WRITTEN, _WANTS_ROOM = 0, 1
 _READ, _ASLEEP = 8, 9
 
@@ -52,7 +53,7 @@ def _write_size(data: np.ndarray, at: int, size: int) -> None:
 
 
 @compiled
-def ring_put(data: np.ndarray, state: np.ndarray, burst: np.ndarray) -> int:
+def pipe_put(data: np.ndarray, state: np.ndarray, burst: np.ndarray) -> int:
     """Append a copy of `burst` (uint8, at most half of `data`). A `Put`; after `NO_ROOM` the reader tells of room."""
     need, written = _entry_bytes(burst.size), state[_WRITTEN]
     at = written & (data.size - 1)
@@ -78,15 +79,15 @@ def ring_put(data: np.ndarray, state: np.ndarray, burst: np.ndarray) -> int:
 
 
 @compiled
-def ring_fill(data: np.ndarray, state: np.ndarray, queue: np.ndarray, queue_state: np.record) -> int:
-    """Move the frames of a frame queue into the ring, burst by burst. The `Put` of all together.
+def pipe_fill(data: np.ndarray, state: np.ndarray, queue: np.ndarray, queue_state: np.record) -> int:
+    """Move the frames of a frame queue into the pipe, burst by burst. The `Put` of all together.
 
     Without room the rest stays in the queue.
     """
     outcome = Put.DONE.value
     while queue_state.frames > 0:
         end = queue_burst_end(queue, queue_state, BURST_BYTES_MAX)
-        put = ring_put(data, state, queue[queue_state.head : end])
+        put = pipe_put(data, state, queue[queue_state.head : end])
         if put == Put.NO_ROOM.value:
             return Put.NO_ROOM_WAKE.value if outcome == Put.DONE_WAKE.value else Put.NO_ROOM.value
         outcome = max(outcome, put)
@@ -95,7 +96,7 @@ def ring_fill(data: np.ndarray, state: np.ndarray, queue: np.ndarray, queue_stat
 
 
 @compiled
-def ring_next(data: np.ndarray, state: np.ndarray, place: np.ndarray) -> int:
+def pipe_next(data: np.ndarray, state: np.ndarray, place: np.ndarray) -> int:
     """Find the oldest burst: `place` (int64[2]) becomes its offset and size. A `Found`.
 
     The writer is another process, so everything is checked once here: bounds, and that the burst is whole records.
@@ -121,8 +122,8 @@ def ring_next(data: np.ndarray, state: np.ndarray, place: np.ndarray) -> int:
 
 
 @compiled
-def ring_release(data: np.ndarray, state: np.ndarray, size: int) -> bool:
-    """Give the oldest burst's memory back; whether the writer waits for room, and half of the ring is free now."""
+def pipe_release(data: np.ndarray, state: np.ndarray, size: int) -> bool:
+    """Give the oldest burst's memory back; whether the writer waits for room, and half of the pipe is free now."""
     state[_READ] += _entry_bytes(size)
     fence()
     if state[_WANTS_ROOM] == 0 or 2 * (state[_WRITTEN] - state[_READ]) > data.size:
@@ -132,7 +133,7 @@ def ring_release(data: np.ndarray, state: np.ndarray, size: int) -> bool:
 
 
 @compiled
-def ring_rest(state: np.ndarray) -> bool:
+def pipe_rest(state: np.ndarray) -> bool:
     """Say that the reader is about to sleep; False if it must not, because there is a burst."""
     state[_ASLEEP] = 1
     fence()
@@ -140,8 +141,8 @@ def ring_rest(state: np.ndarray) -> bool:
 
 
 @compiled
-def rings_with_news(states: np.ndarray, places: np.ndarray) -> int:
-    """Find the rings that hold a burst, of those whose states lie at the addresses `states` (int64).
+def pipes_with_news(states: np.ndarray, places: np.ndarray) -> int:
+    """Find the pipes that hold a burst, of those whose states lie at the addresses `states` (int64).
 
     Their places in `states` are written to `places`; returns how many there are.
     """
@@ -155,9 +156,9 @@ def rings_with_news(states: np.ndarray, places: np.ndarray) -> int:
 
 
 @compiled
-def rings_rest(states: np.ndarray) -> bool:
-    """`ring_rest` for all of them; False if there is a burst in any."""
+def pipes_rest(states: np.ndarray) -> bool:
+    """`pipe_rest` for all of them; False if there is a burst in any."""
     may_sleep = True
     for place in range(states.size):
-        may_sleep = ring_rest(memory_at(states[place], STATE_WORDS * 8).view(np.int64)) and may_sleep
+        may_sleep = pipe_rest(memory_at(states[place], STATE_WORDS * 8).view(np.int64)) and may_sleep
     return may_sleep
