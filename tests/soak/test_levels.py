@@ -7,7 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from netreduce.control.topology import Topology, leaf_spine_topology, three_level_topology
+from netreduce.control.topology import (
+    CableEntry,
+    HostEntry,
+    SwitchEntry,
+    Topology,
+    leaf_spine_topology,
+    three_level_topology,
+)
 from netreduce.fabric import Line, Recording, SeenFrame
 from netreduce.nic import NicLimits
 from netreduce.soak.checkers import check
@@ -26,12 +33,25 @@ from netreduce.wire.opcodes import Opcode
 
 SMALL = Geometry(message_window=2, message_packets=4, path_mtu=256)
 QUICK = Reliability(timeout=8)
+
+
+def four_levels() -> Topology:
+    """Two halls of two pods, each a rack or two, under one switch."""
+    lower = {"leaf0": "spine0", "leaf1": "spine0", "leaf2": "spine1", "leaf3": "spine2", "spine0": "core0"}
+    upper = {"spine1": "core0", "spine2": "core1", "core0": "top", "core1": "top"}
+    cables = tuple(CableEntry(ends) for ends in (lower | upper).items())
+    hosts = [HostEntry(f"worker{i}", leaf) for i, leaf in enumerate(["leaf0", "leaf0", "leaf1", "leaf2", "leaf3"])]
+    names = sorted({end for cable in cables for end in cable.ends})
+    return Topology(tuple(hosts), tuple(map(SwitchEntry, names)), cables)
+
+
 SHAPES = {
     "two racks": leaf_spine_topology([2, 2]),
     "unequal racks": leaf_spine_topology([4, 1, 2], 3),
     "racks of one": leaf_spine_topology([1, 1, 1]),
     "one rack": leaf_spine_topology([3]),
     "pods": three_level_topology([[3, 1], [2], [1, 1]], 2, 2),
+    "four levels": four_levels(),
     "a pod of one": three_level_topology([[1], [2, 3]]),
 }
 MESSAGES, PACKETS = 5, 20
