@@ -1,7 +1,7 @@
 """How many packets a second NICs and switch move together, on one core, in the simulator's loop.
 
 A *passage* is one data packet's way from the sending NIC through the switch, its sum included, to the receiving NIC:
-two frames on two links, four ends, counted once. ACKs are carried too and not counted, and the work of the programs
+two frame-hops, four ends, counted once. ACKs are carried too and not counted, and the work of the programs
 that post messages is part of the time. Seconds are the process's own CPU time, because one thread does it all and a
 shared machine's clock measures its neighbours; the wall clock's rate stands beside it. Usage::
 
@@ -43,6 +43,11 @@ def run(rig: Rig, ring: Ring, arrays: list[np.ndarray]) -> tuple[float, float]:
     return watch.read()
 
 
+def frame_hops(rig: Rig) -> int:
+    """Frames that lines have carried so far, ACKs included."""
+    return sum(int(line.row.frames) for line in rig.simulator.lines)
+
+
 def measure(ranks: int, geometry: Geometry, quantum_us: float, seconds: float) -> dict[str, float]:
     """Passages per second over repeated all-reduces for about `seconds`, and what was measured besides."""
     set_up = Watch()
@@ -52,7 +57,7 @@ def measure(ranks: int, geometry: Geometry, quantum_us: float, seconds: float) -
     run(rig, ring, arrays)
     set_up_s = set_up.read()[1]
     runs: list[tuple[float, float]] = []
-    virtual_ps, before = rig.simulator.now_ps, rig.switch.counters()
+    virtual_ps, before, hops = rig.simulator.now_ps, rig.switch.counters(), frame_hops(rig)
     while sum(wall_s for _, wall_s in runs) < seconds:
         for array in arrays:
             array[:] = 1
@@ -71,6 +76,7 @@ def measure(ranks: int, geometry: Geometry, quantum_us: float, seconds: float) -
         "passages_per_s": round(passages * len(runs) / cpu_s),
         "best_passages_per_s": round(passages / min(cpu_s for cpu_s, _ in runs)),
         "passages_per_wall_s": round(passages * len(runs) / wall_s),
+        "frame_hops_per_s": round((frame_hops(rig) - hops) / cpu_s),
         "frames_in_per_s": round((after["packets_in"] - before["packets_in"]) / cpu_s),
         "payload_gbps": round(passages * len(runs) * geometry.path_mtu * 8 / cpu_s / 1e9, 3),
         "virtual_us_per_run": round((rig.simulator.now_ps - virtual_ps) / len(runs) / PS_PER_US, 1),

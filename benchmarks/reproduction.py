@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -214,9 +214,9 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
-def with_tables(document: str) -> str:
+def with_tables(document: str, tables: Mapping[str, Callable[[], str]] = TABLES) -> str:
     """The document with each block between <!-- name --> and <!-- /name --> filled anew."""
-    for name, make in TABLES.items():
+    for name, make in tables.items():
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
         before, rest = document.split(begin)
         after = rest.split(end)[1]

@@ -41,7 +41,7 @@ WAYS: dict[str, Way] = {
     "parallel": Way(
         "Parallel NetReduce", Algorithm.NETREDUCE, inside=True, by_machine=True, spliced=True, scheme="parallel"
     ),
-    "plain": Way("messages to the successor, not added (plain RoCE)", Algorithm.NETREDUCE),
+    "plain": Way("plain RoCE, not added", Algorithm.NETREDUCE),
 }
 
 
