@@ -130,9 +130,9 @@ class Progress:
 
     def _drive(self, pending: Pending) -> None:
         """Drive until `pending` is done, with the turn, which is given back."""
-        self._bell.modify(self.inbox, 0)
         is_inside = True  # an exception there, such as an interrupt, would leave half a round behind
         try:
+            self._bell.modify(self.inbox, 0)
             while True:
                 while not pending.is_done and not self.stopping and self._rounds.step():
                     pass
