@@ -105,6 +105,7 @@ def _take_copy(tables: SwitchTables, connection: np.record, frame: np.ndarray, n
     buffer_at = ring.first_buffer + copy * ring.buffer_bytes
     _store(tables.buffers, buffer_at, tables.held[ring.first_copy + copy], frame, packet, slot, is_first)
     if not is_first:
+        connection.asked = 0
         if has_left(ring, tables.outflows[connection.outflow], message, slot, row.arrived):
             if connection.quiet != 0 and leads_out(ring, connection):
                 return DropReason.HELD.value  # the switch above would take it for a timer that fired

@@ -48,28 +48,34 @@ def note_acknowledgement(tables: SwitchTables, port: int, connection_index: int,
     if progress < 0 or progress > psn_distance(connection.next_psn, connection.unacknowledged_psn):
         return
     if progress > 0:
+        connection.asked = 0
         connection.unacknowledged_psn = covered
         connection.rnr_timer = RNR_TIMER_FIRST
     connection.msn = packet.msn
     if packet.syndrome == Syndrome.NAK_PSN_SEQUENCE_ERROR.value:
         connection.excused = EXCUSED_BEYOND
+        connection.asked = 1
 
 
 @inlined
 def note_arrival(state: np.record, ring: np.record, connection: np.record, psn: int) -> None:
     """Notice when a sender goes back, and with `hold` when one of its packets is missing.
 
-    With no NAK that asked for it, a go-back means that the sender's timer fired: it is owed an answer.
+    With no NAK that asked for it, a go-back means that the sender's timer fired: it is owed an answer. While one that
+    was asked for is still to come, no other gap draws a NAK: the sender will fill all, and each costs it a retry.
     """
     if psn_distance(psn, connection.last_psn) <= 0:
         connection.owes_rnr = connection.excused == 0
         connection.quiet = connection.excused == EXCUSED_HERE
         connection.excused = 0
     connection.last_psn = psn
-    if ring.hold != 0 and connection.owes_nak != 0 and psn_distance(psn, connection.missing_psn) > 0:
+    if ring.hold == 0 or connection.owes_nak == 0 or connection.asked != 0:
+        return
+    if psn_distance(psn, connection.missing_psn) > 0:
         connection.owes_nak = 0
         if connection.excused == 0:
             connection.excused = EXCUSED_HERE
+        connection.asked = 1
         state.answer = Syndrome.NAK_PSN_SEQUENCE_ERROR.value
 
 

@@ -147,6 +147,7 @@ CONNECTION = _record(
     "owes_rnr",  # this go-back has not been answered with an RNR NAK yet
     "rnr_timer",  # timer code of the next RNR NAK
     "owes_nak",  # this gap was not answered with a NAK yet
+    "asked",  # a NAK went out, and neither a packet came again since nor news of an ACK: the go-back is still to come
 )
 ENTRY = _record("message", "first_psn", "packets")  # one message of one connection in the Connection Lookup Table
 MESSAGE = _record(
