@@ -6,7 +6,9 @@ has worked is agreed on by an all-reduce: if one rank could not, all do without.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -48,12 +50,29 @@ def enter(
         member = worker.join(group, rank, world_size, geometry, timeout_s, tuning, home)
         machines = Machines.named([endpoint.machine for endpoint in member.endpoints])
         if machines.are_several_with_several:
-            _prepare(worker, member, machines, door)
+            with _ending_later(member):
+                _prepare(worker, member, machines, door)
         else:
             member.machines = machines
         return member
     finally:
         door.close()
+
+
+def prove(member: Member) -> None:
+    """Run a barrier, which shows whether the network adds; see `describe`."""
+    with _ending_later(member):
+        member.run(lambda engine: engine.barrier())
+
+
+@contextlib.contextmanager
+def _ending_later(member: Member) -> Iterator[None]:
+    """What ends the group is raised by the next call on it: other ranks may be ahead, and have failed in theirs."""
+    try:
+        yield
+    except NetReduceError:
+        if member.error is None:
+            raise
 
 
 def describe(member: Member) -> str:
@@ -76,23 +95,26 @@ def _is_active(member: Member) -> bool:
 
 
 def _prepare(worker: Worker, member: Member, machines: Machines, door: Door) -> None:
-    """Meet the mates, join the ring across machines. Raises what ends the group itself."""
-    rank, problem = member.rank, ""
-    mates, across = Mates(rank), None
+    """Meet the mates, join the ring across machines, and tell the engine. Raises what ends the group."""
+    problem, across = "", None
+    mates = Mates(member.rank)
     try:
-        mates = _meet(member, machines, door)
-    except NetReduceError as error:
-        problem = str(error)
-    if _all_agree(member, problem):
         try:
-            across = join_across(worker, member, machines)
-        except AdmissionError as error:
+            mates = _meet(member, machines, door)
+        except NetReduceError as error:
             problem = str(error)
-        if _all_agree(member, problem) and across is not None:
-            member.use_machines(machines, across, mates, worker.inbox)
-            across.run(lambda engine: engine.barrier())
-            return
-    mates.close()
+        if _all_agree(member, problem):
+            try:
+                across = join_across(worker, member, machines)
+            except AdmissionError as error:
+                problem = str(error)
+            if _all_agree(member, problem) and across is not None:
+                member.use_machines(machines, across, mates, worker.inbox)
+                across.run(lambda engine: engine.barrier())
+                return
+    finally:
+        if member.mates is not mates:
+            mates.close()
     if across is not None:
         worker.leave(across)
     logger.warning("group %r: no Parallel NetReduce: %s", member.name, problem or "another rank could not prepare it")

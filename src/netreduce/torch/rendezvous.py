@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import Store
 from netreduce.errors import CollectiveTimeoutError, ConfigurationError, NetReduceError
 from netreduce.runtime.address import is_remote
 from netreduce.runtime.embedded import SwitchProcess
-from netreduce.runtime.groups import describe, enter, join_across
+from netreduce.runtime.groups import describe, enter, join_across, prove
 from netreduce.runtime.member import Member
 from netreduce.runtime.provider import RDMA, provider_named
 from netreduce.runtime.solo import Solo
@@ -105,7 +105,7 @@ def connect(
         _process.machine = machine = machine or _process.machine
     geometry, timeout_s = Geometry(path_mtu=worker.path_mtu), timeout.total_seconds()
     member = enter(worker, invitation.group, rank, world_size, geometry, timeout_s, machine=machine)
-    member.run(lambda engine: engine.barrier())  # it proves that the network adds
+    prove(member)
     with _process.lock:
         is_first = not _process.members.get(invitation.address)
         _process.members.setdefault(invitation.address, []).append(member)
