@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from netreduce.collectives.algorithms import Tuning
 from netreduce.collectives.engine import Engine
 from netreduce.collectives.links import rings_of
+from netreduce.collectives.slots import FIFO_SLOTS
+from netreduce.collectives.transport import SEND_QUEUE_DEPTH
 from netreduce.fabric import Simulator
 from netreduce.fabric.node import Node
 from netreduce.nic import Nic, NicLimits, verbs
 from netreduce.switch import RingSpec, Switch, SwitchLimits
 from netreduce.testbed.hardware import WAYS, Hardware
 from netreduce.units import KIB, MIB, PS_PER_S
-from netreduce.wire.control import RANKS_MAX
 
 RING_ID = 1
 NIC_EGRESS_BYTES = 32 * KIB
@@ -42,9 +43,11 @@ class Network:
         self.way = WAYS[way]
         self.simulator = Simulator(hardware.seed, quantum_ps=hardware.quantum_ps)
         limits = NicLimits(
-            queue_pairs=2 * RANKS_MAX,
+            queue_pairs=1 << (hardware.workers + 1).bit_length(),  # one to each other worker, two of a ring
             completion_queues=4,
             memory_regions=1024,
+            send_depth=SEND_QUEUE_DEPTH,
+            receive_depth=FIFO_SLOTS,
             psn_window=self._psn_window(),
             ack_every=ACK_EVERY,
             egress_bytes=NIC_EGRESS_BYTES,
