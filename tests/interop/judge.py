@@ -11,6 +11,8 @@ from pathlib import Path
 from tests.wire.oracles import tshark_fields
 
 from netreduce.wire.capture import CapturedFrame, read_capture
+from netreduce.wire.opcodes import Opcode
+from netreduce.wire.pcap import Direction
 
 ROCE_PORT = struct.pack(">H", 4791)
 PAYLOAD_GUESS = "infiniband:"
@@ -67,6 +69,21 @@ def reference_icrc(packet: bytes) -> bytes:
     for i in (at + 6, at + 7, at + BTH_AT + 4):  # the checksum of UDP; FECN, BECN and reserved bits of BTH
         masked[i] = 0xFF
     return struct.pack("<I", zlib.crc32(b"\xff" * 8 + masked))
+
+
+def sender_lost_its_place(path: Path) -> bool:
+    """Whether a sender came back to a PSN with another message, as soft-RoCE of Linux 6.1 may do after losses."""
+    message_ids: dict[bytes, bytes] = {}
+    for frame in captured(path):
+        packet = roce_packet(frame.data)
+        if packet is None or frame.direction != Direction.INBOUND or _ip_bytes(packet) != 20:
+            continue
+        bth = packet[20 + BTH_AT :]
+        if bth[0] == Opcode.SEND_FIRST:
+            connection_and_psn, message_id = packet[12:20] + bth[5:12], bth[16:20]  # the INA header follows the BTH
+            if message_ids.setdefault(connection_and_psn, message_id) != message_id:
+                return True
+    return False
 
 
 def require_well_formed(path: Path) -> tuple[int, int]:

@@ -30,7 +30,7 @@ from tests.interop.guest import (
 )
 from tests.interop.hub import TOKEN, Hub
 from tests.interop.image import missing_tools
-from tests.interop.judge import captured, destination, require_well_formed
+from tests.interop.judge import captured, destination, require_well_formed, sender_lost_its_place
 from tests.interop.nic_driver import PluggedNic, exchange
 
 import netreduce
@@ -47,8 +47,6 @@ SEED = 20230325
 FLOAT32, UINT8 = 1, 6
 TIMEOUT_QUIET, TIMEOUT_LOSSY = 19, 13
 """Exponents of a queue pair's retransmission timeout: 2.1 s never strikes by mistake; 34 ms makes losses cheap."""
-SURELY = 5
-"""Which packet of a line is lost whatever chance says: short exchanges may have the luck to lose none."""
 HERE = Path(__file__).parent
 PACKAGE = Path(netreduce.__file__).parent
 SCRIPTS = ("verbs_common.py", "ring_script.py", "peer_script.py", "communicator_script.py", "errors_script.py")
@@ -160,18 +158,18 @@ TROUBLE = ("out_of_seq_request", "rcvd_seq_err", "completer_retry_err", "retry_e
 
 @contextlib.contextmanager
 def loss(faults: Iterable[Faults], probability: float) -> Iterator[None]:
-    """RoCE packets get lost on these lines, one of them surely; ARP does not, whose repetition takes a second."""
+    """RoCE packets get lost on these lines; ARP does not, whose repetition takes a second."""
 
     def is_roce(frame: SeenFrame) -> bool:
         return frame.packet is not None
 
-    rules = [
-        line.drop(where=is_roce, **when) for line in faults for when in ({"probability": probability}, {"nth": SURELY})
-    ]
-    yield
-    for rule in rules:
-        rule.remove()
-    assert sum(rule.struck for rule in rules) >= 2
+    rules = [line.drop(probability=probability, where=is_roce) for line in faults]
+    try:
+        yield
+    finally:
+        for rule in rules:
+            rule.remove()
+    assert any(rule.struck for rule in rules)
 
 
 @pytest.mark.parametrize("carrier", ["send", "write"])
@@ -196,8 +194,18 @@ def test_a_ring_within_a_vlan_or_over_ipv6_is_summed_as_well(guest, hub, address
 
 
 def test_a_ring_recovers_from_losses_on_every_line(guest, hub):
-    with loss([*hub.up, *hub.down], 0.01):
-        outcome = ring(guest, hub, messages=24, length=20 * 1024 - 16, timeout=TIMEOUT_LOSSY)
+    """One more try is granted when it was soft-RoCE that lost its place, from where it never comes back."""
+
+    def run() -> Outcome:
+        with loss([*hub.up, *hub.down], 0.01):
+            return ring(guest, hub, messages=24, length=20 * 1024 - 16, timeout=TIMEOUT_LOSSY, limit_s=40)
+
+    try:
+        outcome = run()
+    except AssertionError:
+        if not sender_lost_its_place(hub.pcap):
+            raise
+        outcome = run()
     assert outcome.result["wrong"] == 0
     assert any(outcome.trouble())
 
@@ -220,7 +228,7 @@ def test_tools_of_others_run_beside_a_ring_and_their_frames_stay_as_they_are(gue
 
 
 @pytest.mark.parametrize("path_mtu", [1024, 4096])
-@pytest.mark.parametrize("probability", [0.0, 0.03])
+@pytest.mark.parametrize("probability", [0.0, 0.08])
 def test_our_nic_and_soft_roce_exchange_sends_and_writes_both_ways(guest, hub, path_mtu, probability):
     with PluggedNic(hub.address) as peer, contextlib.ExitStack() as lossy:
         if probability:
