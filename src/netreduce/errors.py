@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+_Error = TypeVar("_Error", bound="NetReduceError")
+
 
 class NetReduceError(RuntimeError):
     """Base of every error that NetReduce raises on purpose."""
+
+    def saying(self: _Error, text: str) -> _Error:
+        """The same error with another text, such as one that names the ring and the call that it ended."""
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.args = (text,)
+        return other
 
 
 class ConfigurationError(NetReduceError, ValueError):

@@ -12,6 +12,7 @@ from typing import Any
 from netreduce.runtime.cable import listen, new_address
 from netreduce.runtime.clock import Clock
 from netreduce.runtime.communicator import Communicator
+from netreduce.runtime.live_faults import LiveFaults
 from netreduce.runtime.server import SwitchServer
 from netreduce.switch import Switch
 
@@ -19,12 +20,12 @@ PORTS = 4
 
 
 @contextlib.contextmanager
-def served(switch: Switch | None = None) -> Iterator[str]:
-    """A switch server on a thread; yields its address."""
+def served(switch: Switch | None = None, faults: LiveFaults | None = None) -> Iterator[str]:
+    """A switch server on a thread, with `faults` on its links; yields its address."""
     address = new_address()
     owner, server_end = socket.socketpair()
     with listen(address) as listener, owner, server_end:
-        server = SwitchServer(switch or Switch("switch", PORTS), listener, Clock())
+        server = SwitchServer(switch or Switch("switch", PORTS), listener, Clock(), faults=faults)
         server.watch_owner(server_end.fileno())
         thread = threading.Thread(target=server.run)
         thread.start()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
     from netreduce.runtime.launcher import Failure
 
 RANKS_MAX = 64
+
+
+Faults = Annotated[
+    list[str] | None,
+    typer.Option(help="A fault on a link, such as 'worker 1: drop psn=7' (see docs/faults.md). Repeat it for more."),
+]
+FaultSeed = Annotated[int | None, typer.Option(min=0, help="Decides what faults do by chance.")]
 
 
 def say(text: str) -> None:
@@ -48,6 +56,20 @@ def signals_raise() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def checked_faults(faults: list[str] | None, seed: int | None) -> tuple[list[str], int]:
+    """The faults, which are all spelled well, and a seed, which the user is told. ConfigurationError for others."""
+    if not faults:
+        return [], 0
+    from netreduce.fabric.spelling import parse_fault
+
+    for text in faults:
+        parse_fault(text)
+    if seed is None:
+        seed = secrets.randbits(32)
+    say(f"faults on the links, their chance from seed {seed} (--fault-seed {seed} draws the same again)")
+    return faults, seed
+
+
 def run(
     command: Annotated[list[str], typer.Argument(help="The command of every worker, such as: -- python train.py")],
     workers: Annotated[
@@ -64,6 +86,8 @@ def run(
     topology: Annotated[
         Path | None, typer.Option(help="Run over the switches of this file (docs/topology.md), a worker on each host.")
     ] = None,
+    fault: Faults = None,
+    fault_seed: FaultSeed = None,
     prefix: Annotated[bool, typer.Option(help="Mark each line of output with the rank that wrote it.")] = True,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what the switch does.")] = False,
 ) -> None:
@@ -73,6 +97,7 @@ def run(
     With several workers on several machines, real or pretended, all-reduces go by Parallel NetReduce.
     """
     try:
+        faults, seed = checked_faults(fault, fault_seed)
         count = workers or 2 if topology is None else _workers_on(topology, workers, trace)
         status = run_workers(
             command,
@@ -80,6 +105,8 @@ def run(
             pcap=pcap,
             trace=trace,
             topology=topology,
+            faults=faults,
+            fault_seed=seed,
             prefix=prefix,
             verbose=verbose,
             machines=machines,
@@ -109,6 +136,8 @@ def run_workers(
     pcap: Path | None,
     trace: Path | None = None,
     topology: Path | None = None,
+    faults: Sequence[str] = (),
+    fault_seed: int = 0,
     prefix: bool,
     verbose: bool,
     machines: int = 1,
@@ -130,6 +159,8 @@ def run_workers(
                 pcap=pcap,
                 trace=trace,
                 topology=topology,
+                faults=faults,
+                fault_seed=fault_seed,
                 verbose=verbose,
                 machines=machines,
             )

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from netreduce.cli.run import say
+from netreduce.cli.run import Faults, FaultSeed, checked_faults, say
 from netreduce.errors import NetReduceError
 
 Address = Annotated[
@@ -25,6 +25,8 @@ def switch(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Log workers and rings as they come and go.")
     ] = False,
+    fault: Faults = None,
+    fault_seed: FaultSeed = None,
 ) -> None:
     """Run a switch on this machine's network interfaces, until SIGTERM."""
     from netreduce.runtime.switch_config import load_config
@@ -34,10 +36,12 @@ def switch(
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
     try:
         settings = load_config(config)
+        faults, seed = checked_faults(fault, fault_seed)
         ensure_compiled(say)
         from netreduce.runtime.daemon import serve
 
-        serve(settings, lambda address: say(f"switch {settings.name} is ready at {address}"))
+        ready = f"switch {settings.name} is ready at"
+        serve(settings, lambda address: say(f"{ready} {address}"), faults=faults, fault_seed=seed)
     except NetReduceError as error:
         say(str(error))
         raise typer.Exit(1) from error
@@ -85,6 +89,8 @@ def stats(address: Address, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(statistics), indent=2))
         return
+    for text, count in statistics.faults.items():
+        typer.echo(f"fault {text!r} struck {count:,} times")
     sections = [("switch", statistics.counters), ("workers that have left", statistics.workers)]
     sections += [(f"port {number}", counters) for number, counters in statistics.ports.items()]
     sections += [(f"ring {number}", counters) for number, counters in statistics.rings.items()]

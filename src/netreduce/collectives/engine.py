@@ -56,7 +56,7 @@ class Engine:
     First `endpoint` tells the others and the switch how to reach it, then `connect`, and when all ranks have done that,
     collectives may be called. Arrays are C-contiguous and belong to the engine until their operation is done.
     `algorithm` and `tuning` are for calls that do not ask for another algorithm.
-    `seed` decides about first PSNs; `ack_timeout` is the verbs attribute `timeout`.
+    `seed` decides about first PSNs, unless all are to be `first_psn`; `ack_timeout` is the verbs attribute `timeout`.
     """
 
     def __init__(
@@ -70,12 +70,13 @@ class Engine:
         tuning: Tuning = Tuning(),  # noqa: B008 (immutable)
         seed: int = 0,
         ack_timeout: int = ACK_TIMEOUT,
+        first_psn: int | None = None,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
         self.error: BaseException | None = None
         tuning.check(world_size)
-        self._links = Links(context, rank, world_size, geometry, tuning, seed, ack_timeout)
+        self._links = Links(context, rank, world_size, geometry, tuning, seed, ack_timeout, first_psn)
         self._executor = Executor(dict(self._links.peers), self.ring)
         self._shared: dict[int, SharedConnection] = {}
         self._caller = Caller(rank, world_size, algorithm, tuning)
@@ -258,17 +259,28 @@ class Engine:
 
     def _start(self, call: Call, tag: int | None = None) -> Operation:
         if self.error is not None:
-            raise self.error
+            raise self._too_late(self.error, call)
         if not self._connected:
             raise ConfigurationError("the group is not connected yet: Engine.connect comes first")
         sequence = -1 if tag is not None else next(self._sequence)
         if tag is None:
             tag = COLLECTIVE_TAG + (sequence & SEQUENCE_MASK) * LANE_TAGS
-        operation = Operation(call.kind, sequence, self._now_ps)
         code = fingerprint(call.kind, call.dtype, call.op, call.root, call.way)
+        operation = Operation(call.kind, sequence, self._now_ps, code)
         self._executor.start(Work(operation, call, code, tag))
         self._note(call, operation)
         return operation
+
+    def _too_late(self, error: BaseException, call: Call) -> BaseException:
+        """`error`, which has ended everything, for a `call` that came after it."""
+        if not isinstance(error, NetReduceError):
+            return error
+        return error.saying(f"{error} ({call.kind.label} #{next(self._sequence)} was called after that)")
+
+    def waits_for(self) -> list[int]:
+        """Ranks that owe data or a clear to send to this one, or an answer, between hosts."""
+        waiting = (peer for peer, connection in self._links.peers.items() if connection.is_waiting)
+        return sorted({*waiting, *self.waits_for_mates()})
 
     def _note(self, call: Call, operation: Operation) -> None:
         """Keep the statistics."""

@@ -51,11 +51,11 @@ def fingerprint(
     )
 
 
-def describe(value: int, length_bytes: int) -> str:
+def describe(value: int, length_bytes: int | None = None) -> str:
     """A fingerprint in words; codes that no version knows are shown as numbers."""
     way, kind = value >> 28, value >> 24 & 0xF
     dtype, op, root = (value >> 16 & 0xFF) - 1, value >> 8 & 0xFF, (value & 0xFF) - 1
-    words = [_name(Kind, kind), f"of {length_bytes} bytes"]
+    words = [_name(Kind, kind)] if length_bytes is None else [_name(Kind, kind), f"of {length_bytes} bytes"]
     words.append(DTYPES[dtype].name if 0 <= dtype < len(DTYPES) else f"dtype {dtype}")
     if op:
         words.append(_name(Reduction, op))

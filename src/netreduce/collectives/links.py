@@ -67,6 +67,7 @@ class Links:
         tuning: Tuning,
         seed: int,
         ack_timeout: int,
+        first_psn: int | None,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
@@ -78,12 +79,12 @@ class Links:
         psns = random.Random(seed * (1 << 16) + rank)
         self.pd = context.verbs.PD(context)
         self._ring_cq = context.verbs.CQ(context, 2 * geometry.message_window + 2)
-        first_psn = psns.randrange(PSN_MASK + 1)
+        ring_psn = psns.randrange(PSN_MASK + 1) if first_psn is None else first_psn
         self._ring = tuning.ring_members(rank, world_size)
         self._ring_number = rank % tuning.machine_size
         self._place = self._ring.index(rank)
         places = len(self._ring)
-        self.path = AggregationPath(self.pd, self._ring_cq, self._place, places, geometry, first_psn, ack_timeout)
+        self.path = AggregationPath(self.pd, self._ring_cq, self._place, places, geometry, ring_psn, ack_timeout)
         others = [peer for peer in range(world_size) if peer != rank]
         qps = tuning.qps_per_connection
         peers_per_cq = QUEUE_PAIRS_PER_CQ // qps
@@ -97,7 +98,9 @@ class Links:
             for cq, group in zip(self._peer_cqs, groups, strict=True)
             for peer in group
         }
-        self._first_psns = {peer: psns.randrange(PSN_MASK + 1) for peer in self.peers}
+        self._first_psns = {
+            peer: psns.randrange(PSN_MASK + 1) if first_psn is None else first_psn for peer in self.peers
+        }
         self._by_qpn = {qp.qp_num: connection for connection in self.peers.values() for qp in connection.qps}
 
     def _make_peer_qps(self, cq: CQ) -> list[QP]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from netreduce.collectives.aggregation import Turn
 from netreduce.collectives.calls import Call
-from netreduce.collectives.fingerprint import Kind
+from netreduce.collectives.fingerprint import Kind, describe
 from netreduce.collectives.schedule import Round, Schedule
 
 
@@ -18,13 +18,19 @@ class Operation:
     `started_ps` is the engine's time at the call.
     """
 
-    def __init__(self, kind: Kind, sequence: int, started_ps: int) -> None:
+    def __init__(self, kind: Kind, sequence: int, started_ps: int, fingerprint: int) -> None:
         self.kind = kind
         self.sequence = sequence
         self.started_ps = started_ps
+        self.fingerprint = fingerprint
         self.done = False
         self.error: BaseException | None = None
         self._callbacks: list[Callable[[Operation], None]] = []
+
+    @property
+    def call(self) -> str:
+        """What every rank must have called alike, such as ``all_reduce float32 sum by ring``."""
+        return describe(self.fingerprint)
 
     @property
     def name(self) -> str:

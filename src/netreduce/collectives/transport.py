@@ -78,6 +78,11 @@ class ReceiveSide:
         self._user_count = 0
         self.bytes_received = 0
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the peer owes data."""
+        return bool(self._waiting or self._waiting_user) or any(place is not None for place in self._places)
+
     def add(self, transfer: Transfer) -> None:
         """Ask the peer for `transfer`, now or as soon as a slot is free."""
         (self._waiting if transfer.tag >= COLLECTIVE_TAG else self._waiting_user).append(transfer)
@@ -143,6 +148,11 @@ class SendSide:
         self._connection.awaiting[self._connection.peer] = self._connection
         self.poll_slots()
         self._match(transfer.tag)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the peer has not asked yet for something that it is to get."""
+        return self._unmatched > 0
 
     def poll_slots(self) -> bool:
         """Read fresh clear-to-send slots; whether there was one."""
@@ -226,6 +236,11 @@ class PeerConnection:
         self.receives = ReceiveSide(self)
         self.sends = SendSide(self)
         self._fifo = 0, 0  # address and rkey of the peer's inbox
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the peer owes data, or has not asked yet for what it is to get."""
+        return self.sends.is_waiting or self.receives.is_waiting
 
     def connect(self, fifo_address: int, fifo_rkey: int) -> None:
         """Where the peer takes clear-to-send slots; the queue pairs are at RTS."""

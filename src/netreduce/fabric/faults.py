@@ -40,6 +40,7 @@ class Faults(Installer):
         self._random = random
         self._changed = changed
         self._packets = make_packet_table()
+        self._paused_until_ps = 0
         self._sequence = 0
         self._leaving: list[tuple[int, int, bytes]] = []  # heap of time, sequence, frame
         self._reordered: list[list[int]] = []  # [sequence, frames still to let pass]
@@ -72,28 +73,36 @@ class Faults(Installer):
 
     def stalled_until_ps(self) -> int:
         """No frame may start before this time."""
-        return max((rule.until_ps for rule in self.rules if isinstance(rule, Stall)), default=0)
+        stalls = (rule.until_ps for rule in self.rules if isinstance(rule, Stall))
+        return max(self._paused_until_ps, *stalls, 0)
 
     def next_ps(self) -> int:
         """When `pop` has a frame; `NEVER_PS` if none is held."""
         return self._leaving[0][0] if self._leaving else NEVER_PS
 
-    def push(self, burst: np.ndarray) -> None:
-        """Judge the frames of `burst` (uint8, whole records, stamped with their arrival)."""
+    def push(self, burst: np.ndarray, now_ps: int | None = None) -> None:
+        """Judge the frames of `burst` (uint8, whole records), stamped with their arrival unless that is `now_ps`."""
         at = 0
         while at < burst.size:
-            length, time_ps = int(record_length(burst, at)), int(record_time(burst, at))
+            length = int(record_length(burst, at))
+            time_ps = int(record_time(burst, at)) if now_ps is None else now_ps
             start = at + RECORD_HEADER_BYTES
             self.pushed_frames += 1
             self._judge(burst[start : start + length].copy(), time_ps)
             at += int(record_bytes(length))
 
-    def pop(self, now_ps: int) -> np.ndarray:
-        """The frames due until `now_ps` as a burst (uint8, may be empty), in order of time."""
+    def pop(self, now_ps: int, size_max: int | None = None) -> np.ndarray:
+        """The frames due until `now_ps` as a burst (uint8, may be empty), in order of time.
+
+        Those that do not fit into `size_max` bytes stay for the next call.
+        """
         parts = []
         while self._leaving and self._leaving[0][0] <= now_ps:
+            needed = int(record_bytes(len(self._leaving[0][2])))
+            if size_max is not None and (size_max := size_max - needed) < 0:
+                break
             time_ps, _, frame = heapq.heappop(self._leaving)
-            record = np.zeros(record_bytes(len(frame)), np.uint8)
+            record = np.zeros(needed, np.uint8)
             write_record_header(record, 0, len(frame), time_ps)
             record[RECORD_HEADER_BYTES : RECORD_HEADER_BYTES + len(frame)] = np.frombuffer(frame, np.uint8)
             parts.append(record)
@@ -101,7 +110,7 @@ class Faults(Installer):
         return np.concatenate(parts) if parts else np.empty(0, np.uint8)
 
     def _judge(self, frame: np.ndarray, time_ps: int) -> None:
-        seen = SeenFrame(frame, self._packets)
+        seen = SeenFrame(frame, self._packets, time_ps)
         for rule in self.rules:
             verdict = rule.judge(seen, self._random)
             if verdict is not None:
@@ -149,6 +158,12 @@ class Faults(Installer):
     def _delay(self, frame: np.ndarray, time_ps: int, verdict: Verdict) -> None:
         self._put(frame, time_ps + (verdict.measure or 0))
 
+    def _stall(self, frame: np.ndarray, time_ps: int, verdict: Verdict) -> None:
+        """The frame itself goes on: it is on its way already."""
+        self._paused_until_ps = max(self._paused_until_ps, time_ps + (verdict.measure or 0))
+        self._leave(frame, time_ps)
+        self._notify()
+
     def _reorder(self, frame: np.ndarray, time_ps: int, verdict: Verdict) -> None:
         self._reordered.append([self._put(frame, time_ps + REORDER_PATIENCE_PS), verdict.measure or 1])
 
@@ -174,6 +189,7 @@ _EFFECTS: dict[Effect, Callable[..., None]] = {
     Effect.PARTITION: Faults._lose,
     Effect.DUPLICATE: Faults._duplicate,
     Effect.DELAY: Faults._delay,
+    Effect.STALL: Faults._stall,
     Effect.REORDER: Faults._reorder,
     Effect.CORRUPT: Faults._corrupt,
     Effect.ALTER: Faults._alter,

@@ -37,6 +37,7 @@ class Effect(Enum):
     PARTITION = "partition"
     DUPLICATE = "duplicate"
     DELAY = "delay"
+    STALL = "stall"
     REORDER = "reorder"
     CORRUPT = "corrupt"
     ALTER = "alter"
@@ -58,10 +59,11 @@ class Verdict:
 
 
 class SeenFrame:
-    """A frame as rules see it: `data` (uint8, writable), and its packet fields, parsed when first asked for."""
+    """A frame as rules see it: `data` (uint8, writable), its time, and its packet fields, parsed when asked for."""
 
-    def __init__(self, data: np.ndarray, packets: np.ndarray) -> None:
+    def __init__(self, data: np.ndarray, packets: np.ndarray, time_ps: int = 0) -> None:
         self.data = data
+        self.time_ps = time_ps
         self._packets = packets
         self._outcome: int | None = None
 
@@ -93,7 +95,7 @@ class Rule:
     `psn`, `opcode`, `qpn` (the destination's) take a number or several. `where` is asked with the `SeenFrame`. Among
     the frames that fit so far, `nth` picks one (from 1), `every` each k-th, `probability` by seeded chance. `times`
     bounds how often the rule strikes: once when `nth` or a single `psn` is named, so that the retransmission passes,
-    else always.
+    else always. The rule is in force from `from_ps` after the first frame that it saw, for `for_ps`.
     """
 
     def __init__(
@@ -108,10 +110,12 @@ class Rule:
         every: int | None = None,
         probability: float | None = None,
         times: int | None = None,
+        from_ps: int = 0,
+        for_ps: int | None = None,
     ) -> None:
         if probability is not None and not 0.0 <= probability <= 1.0:
             raise ConfigurationError(f"probability={probability}: a number from 0 to 1 is needed")
-        for name, value in (("nth", nth), ("every", every), ("times", times)):
+        for name, value in (("nth", nth), ("every", every), ("times", times), ("for_ps", for_ps)):
             if value is not None and value < 1:
                 raise ConfigurationError(f"{name}={value}: at least 1 is needed")
         fields = {"psn": _as_set(psn), "opcode": _as_set(opcode), "destination_qpn": _as_set(qpn)}
@@ -122,15 +126,18 @@ class Rule:
         self.every = every
         self.probability = probability
         self.times = 1 if times is None and (nth is not None or isinstance(psn, Integral)) else times
+        self.from_ps = from_ps
+        self.for_ps = for_ps
         self.fitted = 0
         self.struck = 0
+        self._first_ps: int | None = None
         self._homes: list[Home] = []
 
     def judge(self, frame: SeenFrame, random: np.random.Generator) -> Verdict | None:
         """The verdict on `frame`, or None to let it pass."""
         if self.times is not None and self.struck >= self.times:
             return None
-        if not self._fits(frame):
+        if not (self._is_time(frame.time_ps) and self._fits(frame)):
             return None
         self.fitted += 1
         if self.nth is not None and self.fitted != self.nth:
@@ -141,6 +148,12 @@ class Rule:
             return None
         self.struck += 1
         return self.verdict
+
+    def _is_time(self, time_ps: int) -> bool:
+        if self._first_ps is None:
+            self._first_ps = time_ps
+        since_ps = time_ps - self._first_ps - self.from_ps
+        return since_ps >= 0 and (self.for_ps is None or since_ps < self.for_ps)
 
     def _fits(self, frame: SeenFrame) -> bool:
         if self.fields:
@@ -189,9 +202,9 @@ class Installer(ABC):
         """Lose frames."""
         return self.install(Rule(Verdict(Effect.DROP), **conditions))
 
-    def partition(self) -> Rule:
-        """Lose every frame until the rule is removed."""
-        return self.install(Rule(Verdict(Effect.PARTITION)))
+    def partition(self, **conditions: Any) -> Rule:
+        """Lose every frame until the rule is removed, or for the time that `from_ps` and `for_ps` name."""
+        return self.install(Rule(Verdict(Effect.PARTITION), **conditions))
 
     def duplicate(self, copies: int = 1, after_ps: int = 0, **conditions: Any) -> Rule:
         """Deliver `copies` more of a frame, right behind it or `after_ps` later."""
@@ -222,3 +235,9 @@ class Installer(ABC):
     def stall(self, until_ps: int = NEVER_PS) -> Rule:
         """Start no frame before `until_ps`, nor before the rule is removed if that comes earlier."""
         return self.install(Stall(until_ps))
+
+    def stall_for(self, duration_ps: int, **conditions: Any) -> Rule:
+        """Start no frame for `duration_ps` after one that meets the conditions, or after the first one seen."""
+        if not conditions.keys() & {"nth", "every", "psn", "probability", "times"}:
+            conditions["times"] = 1
+        return self.install(Rule(Verdict(Effect.STALL, duration_ps), **conditions))

@@ -116,7 +116,7 @@ class Communicator:
             geometry = geometry or Geometry(path_mtu=worker.path_mtu)
             member = enter(worker, group, rank, world_size, geometry, timeout_s, tuning, machine)
         except BaseException:
-            worker.close()
+            worker.close(in_good_order=False)
             raise
         communicator = cls(member, rank, tuple(range(world_size)), worker)
         communicator._owns_worker = True

@@ -76,6 +76,12 @@ class ControlDesk:
             return self.rendezvous.leave(port, message)
         if isinstance(message, control.Mismatch):
             return self.rendezvous.disagree(port, message)
+        if isinstance(message, control.Withdraw):
+            return self.rendezvous.withdraw(port, message)
+        if isinstance(message, control.Failed):
+            return self.rendezvous.failed(port, message)
+        if isinstance(message, control.Stuck):
+            return self.rendezvous.stuck(port, message, now_ps / PS_PER_S)
         if isinstance(message, control.Report):
             self._add_report(message)
             return []
@@ -102,7 +108,8 @@ class ControlDesk:
             if told_ps is None or now_ps - told_ps >= WAITING_NOTICE_PS:
                 self._waiting_told_ps[waiting.ring_id] = now_ps
                 outgoing += self.rendezvous.to_members(waiting.ring_id, waiting)
-        return outgoing + self.rendezvous.gathering_notices(now_ps / PS_PER_S)
+        now_s = now_ps / PS_PER_S
+        return outgoing + self.rendezvous.gathering_notices(now_s) + self.rendezvous.waiting_notices(now_s)
 
     def statistics(self) -> control.Statistics:
         """All counters, as operators ask for them, but for those of single ports."""

@@ -14,15 +14,17 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from netreduce.errors import ConfigurationError
+from netreduce.fabric.spelling import parse_fault
 from netreduce.runtime.address import host_and_port
 from netreduce.runtime.cable import ADDRESS_SCHEME, listen
 from netreduce.runtime.clock import Clock
 from netreduce.runtime.exercise import exercise
 from netreduce.runtime.interface import InterfaceCarrier, interface_mac, ip_to
+from netreduce.runtime.live_faults import LiveFaults
 from netreduce.runtime.offloads import require_mtu
 from netreduce.runtime.router import require_arm
 from netreduce.runtime.server import SwitchServer
@@ -40,8 +42,12 @@ class _DrainedEnough(Exception):
     """Workers that would not leave have been waited for long enough."""
 
 
-def serve(config: SwitchConfig, ready: Callable[[str], None]) -> None:
+def serve(
+    config: SwitchConfig, ready: Callable[[str], None], *, faults: Sequence[str] = (), fault_seed: int = 0
+) -> None:
     """Run the switch until SIGTERM or SIGINT, and `drain_s` longer for its workers. `ready` is told its address.
+
+    `faults`, spelled as `fabric.spelling` says, lie on the links of its workers and ports.
 
     `ConfigurationError` when a port cannot be opened.
     """
@@ -58,7 +64,8 @@ def serve(config: SwitchConfig, ready: Callable[[str], None]) -> None:
         interfaces = [port.interface for port in config.port if port.interface]
         stack.enter_context(_offloads_off(interfaces))
         address = ADDRESS_SCHEME + config.name
-        server = SwitchServer(switch, _named_listener(address), clock, capture)
+        spelled = LiveFaults(fault_seed, map(parse_fault, faults)) if faults else None
+        server = SwitchServer(switch, _named_listener(address), clock, capture, faults=spelled)
         stack.callback(server.close)
         for port in config.port:
             if port.interface:

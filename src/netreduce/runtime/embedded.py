@@ -11,6 +11,7 @@ import select
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from netreduce.errors import SwitchLostError
@@ -27,6 +28,7 @@ class SwitchProcess:
 
     The child also ends by itself when this process dies. `pcap`: record what crosses the switch there; `trace`: leave
     the switch's part of a trace in that directory; `topology`: stand for the switches of that file, instead of for one.
+    `faults`, spelled as `fabric.spelling` says, lie on its links.
     """
 
     def __init__(
@@ -36,6 +38,8 @@ class SwitchProcess:
         log_level: str = "WARNING",
         trace: Path | None = None,
         topology: Path | None = None,
+        faults: Sequence[str] = (),
+        fault_seed: int = 0,
     ) -> None:
         self.address = new_address()
         self._owner, child_end = socket.socketpair()
@@ -45,6 +49,7 @@ class SwitchProcess:
         command += ["--log-level", log_level] + ([] if pcap is None else ["--pcap", str(pcap)])
         command += [] if trace is None else ["--trace", str(trace)]
         command += [] if topology is None else ["--topology", str(topology)]
+        command += [f"--fault={text}" for text in faults] + ["--fault-seed", str(fault_seed)]
         with listener, child_end:
             self._process = subprocess.Popen(
                 command,

@@ -15,6 +15,7 @@ from netreduce.runtime.launcher import Failure, Launcher, new_run_id, reserve_po
 from netreduce.runtime.observer import observe
 from netreduce.runtime.tracing import TRACE_VARIABLE, assemble
 from netreduce.runtime.warmup import ensure_compiled
+from netreduce.runtime.worker import FIRST_PSN_VARIABLE
 from netreduce.wire.control import Statistics
 
 TITLE_CHARACTERS_MAX = 80
@@ -24,7 +25,7 @@ Sink = Callable[[bytes], None]
 
 
 class Outcome(NamedTuple):
-    """The first worker that failed, if any; else what the network did."""
+    """The first worker that failed, if any; what the network did if none has, or if faults were on the links."""
 
     failure: Failure | None
     statistics: Statistics | None
@@ -64,12 +65,16 @@ def run_job(
     pcap: Path | None = None,
     trace: Path | None = None,
     topology: Path | None = None,
+    faults: Sequence[str] = (),
+    fault_seed: int = 0,
     verbose: bool = False,
     machines: int = 1,
 ) -> Outcome:
     """Run `command` as so many workers on a switch of their own, or on those of `topology`.
 
     `say` hears what happens before they start.
+
+    With `faults` on the links, connections begin at PSN 0, so that a fault can name a packet by its number.
 
     Raises `SwitchLostError` when the switch does not start, `ConfigurationError` when the command does not, or when
     `machines` do not get equally many workers, OSError when `trace` cannot be written.
@@ -78,11 +83,15 @@ def run_job(
         raise ConfigurationError(f"{workers} workers cannot be shared out evenly to {machines} machines")
     ensure_compiled(say)
     with _tracing(trace, " ".join(" ".join(command).split())[:TITLE_CHARACTERS_MAX], say) as (parts, base):
-        switch = SwitchProcess(max(workers, 2), pcap, "INFO" if verbose else "WARNING", parts, topology)
+        log_level = "INFO" if verbose else "WARNING"
+        switch = SwitchProcess(max(workers, 2), pcap, log_level, parts, topology, faults, fault_seed)
+        if faults:
+            base = {FIRST_PSN_VARIABLE: "0", **base}
         try:
             switch.wait_until_ready()
             failure = launch(command, workers, switch.address, out, err, prefix=prefix, base=base, machines=machines)
-            return Outcome(failure, None if failure else observe(switch.address))
+            is_of_interest = faults or not failure
+            return Outcome(failure, observe(switch.address) if is_of_interest else None)
         finally:
             switch.close()
 

@@ -15,8 +15,10 @@ import numpy as np
 from netreduce.runtime.cable import BadBurstError, Cable, CableClosedError, Outlet, load, make_burst_buffer
 from netreduce.runtime.carrier import Carrier
 from netreduce.runtime.clock import Clock
+from netreduce.runtime.live_faults import FaultyCarrier, LiveFaults
 from netreduce.runtime.poller import WRITABLE, Poller
 from netreduce.runtime.tracing import Recorder
+from netreduce.units import NEVER_PS
 from netreduce.wire.pcap import Direction, PcapWriter
 
 if TYPE_CHECKING:
@@ -32,11 +34,13 @@ class _Line:
     carrier: Carrier
     outlet: Outlet
     is_full: bool = False
-    is_cable: bool = False
+    cable: Cable | None = None  # the carrier, or what is behind its faults, if that is a cable
+    faults: FaultyCarrier | None = None  # the carrier itself, if it has faults
+    takes: tuple[bool, bool] = (True, True)  # what the poller was told of stalls
 
 
 class Lines:
-    """Carriers at the ports of `switch`, watched by `poller`.
+    """Carriers at the ports of `switch`, watched by `poller`, with `faults` if there are any.
 
     `capture` sees every burst that crosses one, `recorder` every frame that comes and every event of the switch.
     ``lost(port, reason)`` is called when a carrier has failed; the port is unplugged already.
@@ -50,6 +54,7 @@ class Lines:
         lost: Callable[[int, str], None],
         capture: PcapWriter | None = None,
         recorder: Recorder | None = None,
+        faults: LiveFaults | None = None,
     ) -> None:
         self._switch = switch
         self._poller = poller
@@ -57,9 +62,11 @@ class Lines:
         self._lost = lost
         self._capture = capture
         self._recorder = recorder
+        self._faults = faults
         self._buffer = make_burst_buffer()
         self._compiled = load()
         self._lines: dict[int, _Line] = {}
+        self._faulty: dict[int, _Line] = {}
         self._list_cables()
         self._set_aside: set[int] = set()
         for number in range(switch.port_count):
@@ -83,13 +90,17 @@ class Lines:
         """Keep port `number` for what is to be plugged in there."""
         self._set_aside.add(number)
 
-    def plug(self, number: int, carrier: Carrier) -> None:
-        """Let `carrier` carry the frames of port `number`."""
+    def plug(self, number: int, carrier: Carrier, name: str) -> None:
+        """Let `carrier` carry the frames of port `number`; faults know its link by `name`."""
+        faulty = None if self._faults is None else self._faults.between(name, carrier, self._clock.now_ps)
         capture = self._capture
         tap = None if capture is None else lambda burst: capture.write_burst(number, Direction.OUTBOUND, burst)
-        line = _Line(number, carrier, Outlet(carrier, self._switch.egress(number), tap))
-        line.is_cable = isinstance(carrier, Cable)
+        line = _Line(number, faulty or carrier, Outlet(faulty or carrier, self._switch.egress(number), tap))
+        line.cable = carrier if isinstance(carrier, Cable) else None
+        line.faults = faulty
         self._lines[number] = line
+        if faulty is not None:
+            self._faulty[number] = line
         self._list_cables()
         self._switch.bring_up(number)
         self._poller.watch(carrier.fileno(), lambda mask: self._event(line, mask))
@@ -97,14 +108,16 @@ class Lines:
     def unplug(self, number: int) -> None:
         """Close the carrier of port `number`, and forget the addresses there."""
         line = self._lines.pop(number)
+        self._faulty.pop(number, None)
         self._list_cables()
         self._poller.unwatch(line.carrier.fileno())
         line.carrier.close()
         self._switch.detach(number)
 
     def _list_cables(self) -> None:
-        self._cables = [line for line in self._lines.values() if isinstance(line.carrier, Cable)]
-        states = [line.carrier.state_address for line in self._cables if isinstance(line.carrier, Cable)]
+        """Note where the cables' rings are. One whose frames may not go up now is not looked at."""
+        self._cables = [line for line in self._lines.values() if line.cable is not None and line.takes[0]]
+        states = [line.cable.state_address for line in self._cables if line.cable is not None]
         self._states, self._places = np.array(states, np.int64), np.zeros(len(states), np.int64)
 
     def counters(self, number: int) -> dict[str, int]:
@@ -119,9 +132,29 @@ class Lines:
         return count > 0
 
     def transmit(self) -> None:
-        """Send what waits, wherever there is room."""
+        """Send what waits, wherever there is room, and let go what faults have held back until now."""
+        for line in list(self._faulty.values()):
+            self._release(line)
         for line in list(self._lines.values()):
             if not (line.is_full or line.outlet.is_empty):
+                self._transmit(line)
+
+    def next_ps(self) -> int:
+        """When `transmit` must be called although nothing has come."""
+        return min((line.faults.next_ps() for line in self._faulty.values() if line.faults), default=NEVER_PS)
+
+    def _release(self, line: _Line) -> None:
+        """Let go what is due on a line with faults, and look away from one that is stalled."""
+        assert line.faults is not None
+        takes, had = line.faults.takes(), line.takes
+        if takes != had:
+            line.takes = takes
+            self._list_cables()
+            self._await(line)
+        has_ended = any(now and not before for now, before in zip(takes, had, strict=True))
+        if has_ended or line.faults.next_ps() <= self._clock.now_ps():
+            self._take(line)
+            if line.number in self._faulty:  # it has not failed meanwhile
                 self._transmit(line)
 
     def rest(self) -> bool:
@@ -135,13 +168,13 @@ class Lines:
         try:
             line.carrier.wake()
         except CableClosedError as error:
-            while line.is_cable and self._take(line):
+            while line.cable is not None and self._take(line):
                 pass  # what it sent before it went
             self._fail(line, error)
             return
-        if line.is_full and (line.is_cable or mask & WRITABLE):  # a cable's bell may mean room
+        if line.is_full and (line.cable is not None or mask & WRITABLE):  # a cable's bell may mean room
             self._transmit(line)
-        if mask & ~WRITABLE and not line.is_cable:
+        if mask & ~WRITABLE and line.cable is None:
             self._take(line)
 
     def _take(self, line: _Line) -> bool:
@@ -172,8 +205,13 @@ class Lines:
             return
         if is_full != line.is_full:
             line.is_full = is_full
-            if not line.is_cable:
-                self._poller.await_room(line.carrier.fileno(), is_full)
+            self._await(line)
+
+    def _await(self, line: _Line) -> None:
+        """Tell the poller what to look for; a stalled direction must not wake it. Cables have bells instead."""
+        if line.cable is None:
+            up, down = line.takes
+            self._poller.await_room(line.carrier.fileno(), line.is_full and down, readable=up)
 
     def _fail(self, line: _Line, error: Exception) -> None:
         if self._lines.get(line.number) is not line:

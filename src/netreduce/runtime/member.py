@@ -24,9 +24,11 @@ from netreduce.collectives.operation import Operation
 from netreduce.errors import (
     AdmissionError,
     CollectiveTimeoutError,
+    CompletionError,
     MismatchError,
     NetReduceError,
     PeerLostError,
+    StragglerWarning,
 )
 from netreduce.runtime.control_channel import BadMessageError
 from netreduce.runtime.mates import Mates
@@ -39,6 +41,8 @@ logger = logging.getLogger("netreduce")
 LEFT_GRACE_S = 3.0
 """How long a collective may go on after a rank has left the group: it left because it was done, or by mistake."""
 STRAGGLER_LOG_INTERVAL_S = 10.0
+STUCK_S = 2.0
+"""How long an operation may wait before the switch is told; then once per interval."""
 MATE_WAIT_S = 2.0
 """How long a mate may owe an answer until it is said that it does."""
 
@@ -103,6 +107,7 @@ class Member:
         self._left: dict[int, float] = {}  # ranks that have left, and since when
         self._waiting: control.Waiting | None = None
         self._straggler_logged_s = -STRAGGLER_LOG_INTERVAL_S
+        self._stuck_told_s = -STUCK_S
         self._now_s = 0.0
 
     # --- called by any thread
@@ -124,10 +129,10 @@ class Member:
     # --- called by whoever drives
 
     def _begin(self, function: Callable[[Engine], Operation], future: Future[None] | Pending) -> None:
-        if self.error is not None:
+        if self.engine is None:
+            assert self.error is not None
             future.set_exception(self.error)
             return
-        assert self.engine is not None
         try:
             operation = function(self.engine)
         except Exception as error:  # the caller's mistake, such as an unsupported dtype, is raised by its future
@@ -175,16 +180,15 @@ class Member:
         worked |= self.engine.progress(now_ps)
         finished = [entry for entry in self._outstanding if entry.operation.done]
         if finished:
-            self._outstanding = [entry for entry in self._outstanding if not entry.operation.done]
+            # Those that have an error ended with the engine, and get the error that names the ring and the call.
+            self._outstanding = [entry for entry in self._outstanding if entry.operation.error or entry not in finished]
             for entry in finished:
                 if entry.operation.error is None:
                     entry.future.set_result(None)
-                else:
-                    entry.future.set_exception(entry.operation.error)
             self._waiting = None
         if self.engine.error is not None and self.error is None:
             self._report(self.engine.error)
-            self.fail(self.engine.error)
+            self.fail(self.placed(self.engine.error))
         return worked
 
     @property
@@ -203,10 +207,18 @@ class Member:
             return True
 
     def _report(self, error: BaseException) -> None:
-        """Two ranks found that they disagree: the others wait for them, and hear of it through the switch."""
-        if isinstance(error, MismatchError) and len(error.sides) == 2 and self.ring_id is not None:
+        """Two ranks disagree, or connections have failed: the others wait for us, and hear of it by the switch."""
+        if self.ring_id is None:
+            return
+        if isinstance(error, MismatchError) and len(error.sides) == 2:
             (rank_a, what_a), (rank_b, what_b) = error.sides
             self._send(control.Mismatch(self.ring_id, control.BETWEEN_PEERS, rank_a, what_a, rank_b, what_b))
+        elif isinstance(error, CompletionError):
+            self._send(control.Failed(self.ring_id, str(error)[: control.DESCRIPTION_MAX]))
+
+    def placed(self, error: BaseException) -> BaseException:
+        """`error` with ring and call in front of it."""
+        return error.saying(f"{self._where()}: {error}") if isinstance(error, NetReduceError) else error
 
     def tick(self, now_ps: int) -> None:
         """Find operations that have waited for too long, or for ranks that have left."""
@@ -217,6 +229,7 @@ class Member:
         if self._now_s - oldest.since_s > self.timeout_s:
             self.fail(CollectiveTimeoutError(f"{self._where()}: not done after {self.timeout_s:g} s{self._missing()}"))
             return
+        self._say_that_we_wait(oldest)
         expired_s = self._now_s - LEFT_GRACE_S
         gone = [rank for rank, since_s in self._left.items() if max(since_s, oldest.since_s) < expired_s]
         if gone:
@@ -227,20 +240,34 @@ class Member:
     def _silent_mates(self) -> list[int]:
         return [] if self.engine is None else self.engine.waits_for_mates()
 
+    def _say_that_we_wait(self, oldest: _Outstanding) -> None:
+        """Once per interval: the switch tells all who keeps them waiting, and who is in another call."""
+        waiting_s = self._now_s - oldest.since_s
+        if waiting_s < STUCK_S or self._now_s - self._stuck_told_s < STUCK_S or self.ring_id is None:
+            return
+        assert self.engine is not None
+        self._stuck_told_s = self._now_s
+        operation, waits_for = oldest.operation, tuple(self.engine.waits_for())
+        self._send(control.Stuck(self.ring_id, operation.sequence, operation.call, waits_for, waiting_s))
+
     def _where(self) -> str:
         """Names ring and operation for an error message."""
         ring = f"group {self.name!r} (ring {self.ring_id})"
         if not self._outstanding:
             return ring
         operation = self._outstanding[0].operation
-        return f"{ring}: {operation.name} #{operation.sequence}"
+        number = "" if operation.sequence < 0 else f" #{operation.sequence}"
+        return f"{ring}: {operation.name}{number}"
 
     def _missing(self) -> str:
         if mates := self._silent_mates():
             return f"; {ranks_text(mates)} of this machine did not answer"
         if self._waiting is None:
             return ""
-        return f"; {ranks_text(self._waiting.missing_ranks)} had not sent message {self._waiting.message_id}"
+        missing = ranks_text(self._waiting.missing_ranks)
+        if self._waiting.message_id == control.BETWEEN_PEERS:
+            return f"; it waited for {missing}"
+        return f"; {missing} had not sent message {self._waiting.message_id}"
 
     def fail(self, error: BaseException) -> None:
         """End everything with `error`, now and for later calls."""
@@ -249,8 +276,9 @@ class Member:
         self.error = error
         if not self.joined.done():
             self.joined.set_exception(error)
-        if self.engine is not None and self.ring_id is not None:
+        if self.engine is not None:
             self.engine.fail(error)
+            self.engine.error = error  # the one that names ring and call, for calls to come
         outstanding, self._outstanding = self._outstanding, []
         for entry in outstanding:
             entry.future.set_exception(error)
@@ -284,7 +312,8 @@ class Member:
             missing = ranks_text(message.missing_ranks)
             logger.warning("group %r: waiting %.0f s for %s to join", self.name, message.waiting_s, missing)
         elif isinstance(message, control.Refused):
-            self.fail(AdmissionError(f"group {self.name!r}: {message.reason}"))
+            kind = AdmissionError if message.lost_rank < 0 else PeerLostError
+            self.fail(kind(f"group {self.name!r}: {message.reason}"))
         elif isinstance(message, control.PeerLost):
             self.fail(PeerLostError(f"{self._where()}: rank {self._ranks[message.rank]} was lost: {message.reason}"))
         elif isinstance(message, control.Mismatch):
@@ -293,14 +322,16 @@ class Member:
             (self._whole or self)._note_straggler(message, self._ranks)
         elif isinstance(message, control.Left):
             self._left[message.rank] = self._now_s
+            if not self.joined.done():
+                self.fail(PeerLostError(f"{self._where()}: rank {message.rank} left the group before it was ready"))
         elif isinstance(message, control.Closed):
             self.closed.set_result(None)
 
     def _mismatch(self, message: control.Mismatch) -> MismatchError:
         if message.message_id == control.BETWEEN_PEERS:
-            return MismatchError.between(
-                (message.rank_a, message.description_a), (message.rank_b, message.description_b)
-            )
+            sides = (message.rank_a, message.description_a), (message.rank_b, message.description_b)
+            error = MismatchError.between(*sides)
+            return error.saying(f"{self._where()}: {error}")
         rank_a, rank_b = self._ranks[message.rank_a], self._ranks[message.rank_b]
         text = (
             f"{self._where()}: ranks disagree about message {message.message_id}: "
@@ -320,12 +351,15 @@ class Member:
             return
         self._straggler_logged_s = self._now_s
         operation = self._outstanding[0].operation
-        sent = [rank for rank in ranks if rank not in missing]
-        logger.warning(
-            "StragglerWarning: %s #%d: waiting for %s for %.1f s; %s sent (group %r, message %d)",
-            operation.name, operation.sequence, ranks_text(missing), waiting.waiting_s,
-            ranks_text(sent) + (" has" if len(sent) == 1 else " have"), self.name, waiting.message_id,
-        )  # fmt: skip
+        call = operation.name if operation.sequence < 0 else f"{operation.name} #{operation.sequence}"
+        text = f"{call}: waiting for {ranks_text(missing)} for {waiting.waiting_s:.1f} s"
+        if waiting.message_id == control.BETWEEN_PEERS:
+            text += f" (group {self.name!r})"
+        else:
+            sent = [rank for rank in ranks if rank not in missing]
+            verb = "has" if len(sent) == 1 else "have"
+            text += f"; {ranks_text(sent)} {verb} sent (group {self.name!r}, message {waiting.message_id})"
+        logger.warning("%s: %s", StragglerWarning.__name__, text)
 
     def _tell_of_mates(self, mates: list[int], waiting_s: float) -> None:
         if self._now_s - self._straggler_logged_s < STRAGGLER_LOG_INTERVAL_S:

@@ -97,7 +97,7 @@ def summary(statistics: control.Statistics) -> list[str]:
     if sent:
         lines.append(f"payload sent by all workers: {sent / 1e6:,.1f} MB; round a ring it were {ring / 1e6:,.1f} MB")
     lines.append(f"ICRC failures: {icrc_failures(statistics):,}, retransmissions: {retransmissions(statistics):,}")
-    return lines
+    return lines + [f"fault {text!r} struck {count:,} times" for text, count in statistics.faults.items()]
 
 
 def icrc_failures(statistics: control.Statistics) -> int:

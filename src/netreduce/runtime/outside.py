@@ -45,7 +45,7 @@ class OutsidePorts:
     def add(self, name: str, carrier: Carrier) -> int:
         """Plug `carrier` into a free port; its number."""
         number = self._take_port(name)
-        self._lines.plug(number, carrier)
+        self._lines.plug(number, carrier, name)
         return number
 
     def add_arm(self, name: str, carrier: Carrier) -> int:
@@ -96,7 +96,7 @@ class OutsidePorts:
             logger.warning("port %d: %s is in use, a second connection was refused", number, self._names[number])
             connection.close()
             return
-        self._lines.plug(number, StreamCarrier(connection, self._clock.now_ps))
+        self._lines.plug(number, StreamCarrier(connection, self._clock.now_ps), self._names[number])
         logger.info("port %d: %s is connected", number, self._names[number])
 
     def attach(self, mac: str, ip: str) -> int:

@@ -27,9 +27,9 @@ class Poller:
         self._epoll.register(descriptor, READABLE)
         self._handlers[descriptor] = handler
 
-    def await_room(self, descriptor: int, waiting: bool) -> None:
-        """Call the handler of `descriptor` also when it is writable, or no longer."""
-        self._epoll.modify(descriptor, READABLE | WRITABLE if waiting else READABLE)
+    def await_room(self, descriptor: int, waiting: bool, *, readable: bool = True) -> None:
+        """Call the handler of `descriptor` also when it is writable, or no longer; unless `readable`, only then."""
+        self._epoll.modify(descriptor, (READABLE if readable else 0) | (WRITABLE if waiting else 0))
 
     def unwatch(self, descriptor: int) -> None:
         """Forget `descriptor`, which is still open."""

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from netreduce.errors import AdmissionError
+from netreduce.runtime.waits import Waits
 from netreduce.wire.control import (
     Closed,
     Endpoint,
+    Failed,
     Gathering,
     Geometry,
     Go,
@@ -25,6 +27,8 @@ from netreduce.wire.control import (
     PeerLost,
     Ready,
     Refused,
+    Stuck,
+    Withdraw,
 )
 
 Outgoing = list[tuple[int, Message]]
@@ -55,6 +59,9 @@ class _Ring:
     ring_id: int
     group: str
     ports: tuple[int, ...]
+    since_s: float
+    told_s: float
+    waits: Waits
     ready: set[int] = field(default_factory=set)
     left: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
@@ -94,7 +101,7 @@ class Rendezvous:
         if len(gathering.members) < gathering.world_size:
             return []
         del self._gathering[group]
-        return self._complete(group, gathering)
+        return self._complete(group, gathering, now_s)
 
     def _objection(self, port: int, message: Join, gathering: _Gathering) -> str:
         """Why `message` cannot be granted; empty when it can."""
@@ -121,7 +128,7 @@ class Rendezvous:
         gathering = sum(port in (p for p, _ in g.members.values()) for g in self._gathering.values())
         return gathering + sum(port in ring.ports for ring in self._rings.values())
 
-    def _complete(self, group: str, gathering: _Gathering) -> Outgoing:
+    def _complete(self, group: str, gathering: _Gathering, now_s: float) -> Outgoing:
         members = [gathering.members[rank] for rank in range(gathering.world_size)]
         endpoints = tuple(endpoint for _, endpoint in members)
         ports = tuple(port for port, _ in members)
@@ -130,7 +137,7 @@ class Rendezvous:
             self._register(ring_id, endpoints, gathering.geometry)
         except AdmissionError as error:
             return [(port, Refused(group, str(error))) for port in ports]
-        self._rings[ring_id] = _Ring(ring_id, group, ports)
+        self._rings[ring_id] = _Ring(ring_id, group, ports, now_s, now_s, Waits(ring_id))
         return [(port, Joined(group, ring_id, endpoints)) for port in ports]
 
     def _free_ring_id(self) -> int:
@@ -204,16 +211,61 @@ class Rendezvous:
             if rank is None:
                 continue
             del self._gathering[group], gathering.members[rank]
-            refusal = Refused(group, f"rank {rank} was lost while the group was gathering: {reason}")
+            refusal = Refused(group, f"rank {rank} was lost while the group was gathering: {reason}", rank)
             news += [(p, refusal) for p, _ in gathering.members.values()]
         for ring_id in list(self._rings):
             found = self._rank(port, ring_id)
             if found is not None:
-                ring, rank = found
-                ring.lost.add(rank)
-                news += [(ring.ports[r], PeerLost(ring_id, rank, reason)) for r in ring.present()]
-                news += self._close_if_empty(ring)
+                news += self._lose(*found, reason)
         return news
+
+    def _lose(self, ring: _Ring, rank: int, reason: str) -> Outgoing:
+        ring.lost.add(rank)
+        news: Outgoing = [(ring.ports[r], PeerLost(ring.ring_id, rank, reason)) for r in ring.present()]
+        return news + self._close_if_empty(ring)
+
+    def withdraw(self, port: int, message: Withdraw) -> Outgoing:
+        """A rank no longer waits: it is out of the book, may come again, and others that are there already hear it."""
+        gathering = self._gathering.get(message.group)
+        if gathering is not None:
+            gathering.members = {rank: member for rank, member in gathering.members.items() if member[0] != port}
+            if not gathering.members:
+                del self._gathering[message.group]
+        news: Outgoing = []
+        for ring in [ring for ring in self._rings.values() if ring.group == message.group]:
+            found = self._rank(port, ring.ring_id)
+            if found is not None and len(ring.ready) < len(ring.ports):
+                late = ", ".join(f"rank {rank}" for rank in ring.present() if rank not in ring.ready)
+                news += self._lose(*found, f"it gave up waiting for {late} to be ready")
+        return news
+
+    def failed(self, port: int, message: Failed) -> Outgoing:
+        """A rank's connections have failed. It stays a member until it leaves; the others must not wait for it."""
+        found = self._rank(port, message.ring_id)
+        if found is None:
+            return []
+        ring, rank = found
+        news = PeerLost(ring.ring_id, rank, message.reason)
+        return [(ring.ports[r], news) for r in ring.present() if r != rank]
+
+    def stuck(self, port: int, message: Stuck, now_s: float) -> Outgoing:
+        """A rank waits; if another one does so in another call, all hear of it."""
+        found = self._rank(port, message.ring_id)
+        if found is None:
+            return []
+        ring, rank = found
+        ring.waits.report(rank, message, now_s)
+        mismatch = ring.waits.disagreement()
+        return [] if mismatch is None else self.to_members(ring.ring_id, mismatch)
+
+    def waiting_notices(self, now_s: float) -> Outgoing:
+        """Tell those who wait between hosts for whom they wait."""
+        return [
+            (ring.ports[rank], notice)
+            for ring in self._rings.values()
+            for rank, notice in ring.waits.notices(now_s)
+            if rank in ring.present()
+        ]
 
     def disagree(self, port: int, message: Mismatch) -> Outgoing:
         """A rank has found that it and a peer disagree; the others hear of it."""
@@ -237,4 +289,10 @@ class Rendezvous:
             missing = tuple(rank for rank in range(gathering.world_size) if rank not in gathering.members)
             notice = Gathering(group, missing, now_s - gathering.since_s)
             news += [(port, notice) for port, _ in gathering.members.values()]
+        for ring in self._rings.values():
+            if len(ring.ready) < len(ring.ports) and not ring.lost and now_s - ring.told_s >= GATHERING_NOTICE_S:
+                ring.told_s = now_s
+                missing = tuple(rank for rank in ring.present() if rank not in ring.ready)
+                notice = Gathering(ring.group, missing, now_s - ring.since_s)
+                news += [(ring.ports[rank], notice) for rank in sorted(ring.ready) if rank in ring.present()]
         return news

@@ -19,6 +19,7 @@ from netreduce.runtime.clock import Clock
 from netreduce.runtime.control_channel import BadMessageError, ControlChannel
 from netreduce.runtime.control_desk import ControlDesk
 from netreduce.runtime.lines import Lines
+from netreduce.runtime.live_faults import LiveFaults
 from netreduce.runtime.observers import Observers
 from netreduce.runtime.outside import OutsidePorts
 from netreduce.runtime.poller import WRITABLE, Poller
@@ -65,7 +66,8 @@ class _Worker:
 class SwitchServer:
     """Serves `switch` on `listener` (of `cable.listen`) until `run` returns.
 
-    `capture` sees every burst on a cable, `recorder` every frame that comes and every event of the switch.
+    `capture` sees every burst on a cable, `recorder` every frame that comes and every event of the switch; `faults`
+    lie between the two and whoever is plugged in.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class SwitchServer:
         clock: Clock,
         capture: PcapWriter | None = None,
         recorder: Recorder | None = None,
+        faults: LiveFaults | None = None,
     ) -> None:
         self._switch = switch
         self._clock = clock
@@ -82,10 +85,11 @@ class SwitchServer:
         if capture is not None:
             capture.write_burst(0, Direction.UNKNOWN, make_burst_buffer()[:0])  # nothing, but it loads what is compiled
         self._poller = Poller()
-        self._lines = Lines(switch, self._poller, clock, self._line_lost, capture, recorder)
+        self._lines = Lines(switch, self._poller, clock, self._line_lost, capture, recorder, faults)
         self.outside = OutsidePorts(switch, self._lines, self._poller, clock)
         self._receptions = [Reception(listener, self._poller, clock, self._admit, self._connections_max)]
         self._desk = ControlDesk(switch)
+        self._faults = faults
         self._observers = Observers(switch, self._desk, self.outside, self._poller, self._statistics)
         self._workers: dict[int, _Worker] = {}
         self._hosts_named = 0
@@ -162,7 +166,7 @@ class SwitchServer:
                 self._polled_ps = now_ps
                 self._poller.poll(0)
             return
-        due_ps = min(self._next_tick_ps, self._switch.next_timer_ps())
+        due_ps = min(self._next_tick_ps, self._switch.next_timer_ps(), self._lines.next_ps())
         self._poller.poll(max(0, due_ps - now_ps) / PS_PER_S)
 
     def close(self) -> None:
@@ -198,7 +202,7 @@ class SwitchServer:
         ip, mac = self._name_host()
         self._switch.attach(number, mac, ip)
         channel.send(control.Attached(number, mac, ip, self._clock.epoch_ns))
-        self._lines.plug(number, Cable.offer(channel.connection))
+        self._lines.plug(number, Cable.offer(channel.connection), message.worker)
         death_fd = os.pidfd_open(pid) if pid else -1
         worker = _Worker(number, mac, ip, message.worker, f"process {pid}", pid, death_fd)
         self._workers[number] = worker
@@ -292,5 +296,7 @@ class SwitchServer:
 
     def _statistics(self) -> control.Statistics:
         statistics = self._desk.statistics()
+        if self._faults is not None:
+            statistics.faults = self._faults.struck()
         statistics.ports = {str(number): self._lines.counters(number) for number in self._lines.numbers()}
         return statistics

@@ -25,6 +25,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--topology", type=Path, help="stand for the switches of this topology file, not for one")
     parser.add_argument("--pcap", type=Path, help="record everything that crosses the switch in this file")
     parser.add_argument("--trace", type=Path, help="record events and frames into files of this directory")
+    parser.add_argument("--fault", action="append", default=[], help="a fault on a link, as `netreduce run` takes it")
+    parser.add_argument("--fault-seed", type=int, default=0, help="decides what faults do by chance")
     parser.add_argument("--log-level", default="WARNING")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=options.log_level.upper(), format="netreduce switch: %(levelname)s: %(message)s")
@@ -33,7 +35,9 @@ def main(arguments: list[str] | None = None) -> None:
     # Imported late: the parser's errors need no compiler.
     from netreduce.control.description import load
     from netreduce.control.switch_network import AnySwitch, SwitchNetwork
+    from netreduce.fabric.spelling import parse_fault
     from netreduce.runtime.clock import Clock
+    from netreduce.runtime.live_faults import LiveFaults
     from netreduce.runtime.server import SwitchServer
     from netreduce.runtime.tracing import SWITCH, Recorder
     from netreduce.runtime.warmup import ensure_compiled
@@ -56,7 +60,8 @@ def main(arguments: list[str] | None = None) -> None:
         switch = SwitchNetwork(load(options.topology))
     else:
         switch = Switch("switch", options.ports, events=recorder.log if recorder else None)
-    server = SwitchServer(switch, listener, clock, capture, recorder)
+    faults = LiveFaults(options.fault_seed, map(parse_fault, options.fault)) if options.fault else None
+    server = SwitchServer(switch, listener, clock, capture, recorder, faults)
     server.watch_owner(owner.fileno())
     try:
         owner.send(READY)

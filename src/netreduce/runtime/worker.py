@@ -24,7 +24,7 @@ from functools import partial
 
 from netreduce.collectives.algorithms import Tuning
 from netreduce.collectives.engine import Engine
-from netreduce.errors import CollectiveTimeoutError, NetReduceError, SwitchLostError
+from netreduce.errors import CollectiveTimeoutError, ConfigurationError, NetReduceError, SwitchLostError
 from netreduce.runtime.cable import BadBurstError, CableClosedError
 from netreduce.runtime.control_channel import BadMessageError
 from netreduce.runtime.driver import attach
@@ -33,13 +33,26 @@ from netreduce.runtime.progress import IDLE_S, Progress
 from netreduce.runtime.provider import provider_named
 from netreduce.units import PS_PER_MS, PS_PER_S
 from netreduce.wire import control
+from netreduce.wire.psn import PSN_MASK
 
 logger = logging.getLogger("netreduce")
 
 TICK_PS = 100 * PS_PER_MS
 """Interval of looking for operations that have timed out."""
+FIRST_PSN_VARIABLE = "NETREDUCE_FIRST_PSN"
+"""With it, all connections begin at this PSN instead of a random one, so that a fault can name a packet."""
 LINGER_S = 1.0
 """How long a closing worker stays to acknowledge what others send again, unless they have all left before."""
+
+
+def first_psn_from_environment() -> int | None:
+    """The PSN of NETREDUCE_FIRST_PSN; None when it is not set. Raises ConfigurationError for what is no PSN."""
+    text = os.environ.get(FIRST_PSN_VARIABLE)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) > PSN_MASK:
+        raise ConfigurationError(f"{FIRST_PSN_VARIABLE}={text}: want a number from 0 to {PSN_MASK}")
+    return int(text)
 
 
 class Worker:
@@ -192,7 +205,7 @@ class Worker:
         self._lost = lost = self._described(error)
         self._progress.is_over = True
         for member in self._members:
-            member.fail(lost)
+            member.fail(member.placed(lost))
             if not member.closed.done():
                 member.closed.set_result(None)
         while self._statistics:
@@ -226,7 +239,8 @@ class Worker:
         with self._failing(member):
             seed = secrets.randbits(32)
             identity = member.rank, member.world_size, member.geometry
-            member.join(Engine(self._driver.context, *identity, tuning=member.tuning, seed=seed))
+            psn = first_psn_from_environment()
+            member.join(Engine(self._driver.context, *identity, tuning=member.tuning, seed=seed, first_psn=psn))
 
     @contextlib.contextmanager
     def _failing(self, member: Member) -> Iterator[None]:
@@ -242,6 +256,8 @@ class Worker:
         """Free what a member holds, after it has left or never got in."""
         if error is not None:
             member.fail(error)
+            if self._lost is None:
+                self._channel.send(control.Withdraw(member.name))
         if member in self._members:
             self._members.remove(member)
             if member.engine is not None:

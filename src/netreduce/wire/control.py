@@ -26,7 +26,8 @@ RemoteKey = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Rank = Annotated[int, Meta(ge=0, lt=RANKS_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 MachineName = Annotated[str, Meta(max_length=200)]
-Description = Annotated[str, Meta(max_length=1000)]
+DESCRIPTION_MAX = 1000
+Description = Annotated[str, Meta(max_length=DESCRIPTION_MAX)]
 
 
 class Geometry(Struct, frozen=True):
@@ -166,10 +167,37 @@ class Report(Struct, tag=True):
 
 
 class Refused(Struct, tag=True):
-    """A request could not be granted; `reason` is for the user."""
+    """A request could not be granted; `reason` is for the user. `lost_rank` is that of a rank whose loss it was."""
 
     group: str
     reason: str
+    lost_rank: int = -1
+
+
+class Withdraw(Struct, tag=True):
+    """This rank no longer waits for a group to be complete, or to be ready."""
+
+    group: Name
+
+
+class Failed(Struct, tag=True):
+    """This rank's connections have failed: the ring is of no use any more. The others hear of it by `PeerLost`."""
+
+    ring_id: int
+    reason: Description
+
+
+class Stuck(Struct, tag=True):
+    """A rank has waited for `waiting_s` seconds in its call `sequence` (-1 for a send or receive).
+
+    All ranks' call of that number must be this one. Between hosts, `waits_for` are the ranks that owe it something.
+    """
+
+    ring_id: int
+    sequence: Annotated[int, Meta(ge=-1, le=COUNT_MAX)]
+    call: Description
+    waits_for: Annotated[tuple[Rank, ...], Meta(max_length=RANKS_MAX)]
+    waiting_s: float
 
 
 class PeerLost(Struct, tag=True):
@@ -200,7 +228,10 @@ class Mismatch(Struct, tag=True):
 
 
 class Waiting(Struct, tag=True):
-    """A message waits: some ranks have sent it, others have not, since `waiting_s` seconds."""
+    """A message waits: some ranks have sent it, others have not, since `waiting_s` seconds.
+
+    `message_id` is `BETWEEN_PEERS` for a call between hosts: the missing ranks are those that keep this one waiting.
+    """
 
     ring_id: int
     message_id: int
@@ -258,13 +289,15 @@ class StatisticsRequest(Struct, tag=True):
 class Statistics(Struct, tag=True):
     """Counters of the switch, by name; `rings` by ring id, `ports` by port number.
 
-    `workers` are the sums of what the workers that have left reported.
+    `workers` are the sums of what the workers that have left reported; `faults` says how often each fault that was
+    asked for has struck.
     """
 
     counters: dict[str, int]
     workers: dict[str, int]
     rings: dict[str, dict[str, int]]
     ports: dict[str, dict[str, int]]
+    faults: dict[str, int] = {}
 
 
 class Mate(Struct, tag=True):
@@ -308,6 +341,7 @@ class Ok(Struct, tag=True):
 
 Message = (
     Attach | Attached | Present | Hello | Join | Gathering | Joined | Ready | Go | Leave | Left | Closed | Report
+    | Withdraw | Failed | Stuck
     | Refused | PeerLost | Mismatch | Waiting | Register | Registered | Unregister | RingsRequest | Rings
     | StatisticsRequest | Statistics | Mate | Wanted | Filled | Freed | Declined | Ok
 )  # fmt: skip
