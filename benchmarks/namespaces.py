@@ -39,9 +39,9 @@ class Network:
 
     In `mode` "bridge" the hosts' links end in the switch's namespace, as p0, p1, ..., and so does its own, as sw1. In
     `mode` "route" they end in a bridge of the kernel's, and so does the switch's eth0; hosts reach each other through
-    the switch's address. In `mode` "kernel" a bridge of the kernel's is all there is between them.
+    the switch's address. `mode` "kernel" is like "bridge", with a bridge of the kernel's, until `hand_over`.
 
-    With `rate_bps` each link carries no more than that, in each direction.
+    With `rate_bps` each host's link carries no more than that, in each direction.
     """
 
     def __init__(self, count: int, mode: str = "bridge", mtu: int = 4300, rate_bps: int = 0) -> None:
@@ -57,27 +57,40 @@ class Network:
     def _build(self) -> None:
         self.switch = self._namespace("s")
         self.hosts = [self._namespace(f"h{i}") for i in range(self.count)]
-        middle = self.switch if self.mode == "bridge" else self._namespace("b")
+        middle = self._namespace("b") if self.mode == "route" else self.switch
         for i, host in enumerate(self.hosts):
             self._link(host, "eth0", middle, f"p{i}")
             self._address(host, "eth0", host_ip(i), host_ip6(i))
-        switch_interface, switch_peer = ("sw0", "sw1") if self.mode == "bridge" else ("eth0", "sw")
-        self._link(self.switch, switch_interface, middle, switch_peer)
-        self._address(self.switch, switch_interface, SWITCH_IP, SWITCH_IP6)
+        self._own, self._peer = ("eth0", "sw") if self.mode == "route" else ("sw0", "sw1")
+        self._link(self.switch, self._own, middle, self._peer)
+        self._address(self.switch, self._own, SWITCH_IP, SWITCH_IP6)
         self.ports = ["eth0"] if self.mode == "route" else [*(f"p{i}" for i in range(self.count)), "sw1"]
         if self.mode != "bridge":
-            ip("-n", middle, "link", "add", "br0", "mtu", str(self.mtu), "type", "bridge")
-            ip("-n", middle, "link", "set", "br0", "up")
-            for port in [*(f"p{i}" for i in range(self.count)), switch_peer]:
-                ip("-n", middle, "link", "set", port, "master", "br0")
+            self._join(middle, [*(f"p{i}" for i in range(self.count)), self._peer])
         if self.mode == "route":
             for host in self.hosts:
                 for network, gateway in (("10.80.0.0/24", SWITCH_IP), ("fd80::/64", SWITCH_IP6)):
                     ip("-n", host, "route", "add", gateway, "dev", "eth0")
                     ip("-n", host, "route", "add", network, "via", gateway)
         if self.mode != "kernel":
-            for namespace, name in [(host, "eth0") for host in self.hosts] + [(self.switch, switch_interface)]:
-                self._stack.enter_context(self._offloads_off(namespace, name))
+            self._turn_offloads_off()
+
+    def _join(self, namespace: str, names: list[str]) -> None:
+        """Have the kernel bridge the interfaces `names`."""
+        ip("-n", namespace, "link", "add", "br0", "mtu", str(self.mtu), "type", "bridge")
+        ip("-n", namespace, "link", "set", "br0", "up")
+        for name in names:
+            ip("-n", namespace, "link", "set", name, "master", "br0")
+
+    def hand_over(self) -> None:
+        """Take the kernel's bridge away, for a NetReduce switch to be started on the same links."""
+        ip("-n", self.switch, "link", "del", "br0")
+        self.mode = "bridge"
+        self._turn_offloads_off()
+
+    def _turn_offloads_off(self) -> None:
+        for namespace, name in [(host, "eth0") for host in self.hosts] + [(self.switch, self._own)]:
+            self._stack.enter_context(self._offloads_off(namespace, name))
 
     def _namespace(self, name: str) -> str:
         full = f"{self._prefix}{name}"
@@ -90,7 +103,7 @@ class Network:
         ip("link", "add", name, "netns", namespace, "type", "veth", "peer", "name", peer, "netns", peer_namespace)
         for where, what in ((namespace, name), (peer_namespace, peer)):
             ip("-n", where, "link", "set", what, "mtu", str(self.mtu), "up")
-            if self.rate_bps and "sw" not in what and (self.mode != "route" or where != self.switch):
+            if self.rate_bps and namespace != self.switch:
                 self._shape(where, what)
 
     def _shape(self, namespace: str, name: str) -> None:

@@ -37,7 +37,7 @@ class LossyCarrier:
         self._inner, self._up, self._down = inner, up, down
         self._pending = np.zeros(0, np.uint8)
         self.fileno, self.counters, self.close = inner.fileno, inner.counters, inner.close
-        self.rest, self.wake = inner.rest, inner.wake
+        self.rest, self.wake, self.gather_s = inner.rest, inner.wake, inner.gather_s
 
     def receive(self, buffer: np.ndarray) -> np.ndarray | None:
         burst = self._inner.receive(buffer)

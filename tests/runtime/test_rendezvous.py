@@ -1,7 +1,7 @@
 import pytest
 
 from netreduce.errors import AdmissionError
-from netreduce.runtime.rendezvous import GATHERING_NOTICE_S, GROUPS_PER_PORT_MAX, Rendezvous
+from netreduce.runtime.rendezvous import GATHERING_NOTICE_S, GROUPS_PER_PORT, Rendezvous
 from netreduce.wire.control import (
     BETWEEN_PEERS,
     Closed,
@@ -143,7 +143,7 @@ def test_those_who_wait_are_told_who_is_missing_once_per_interval():
 
 def test_memberships_of_one_worker_are_bounded():
     book = Book()
-    for number in range(GROUPS_PER_PORT_MAX):
+    for number in range(GROUPS_PER_PORT):
         assert book.join(0, group=f"group {number}") == []
     ((_, refusal),) = book.join(0, group="one too many")
     assert "the most allowed" in refusal.reason

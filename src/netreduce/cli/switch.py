@@ -29,13 +29,14 @@ def switch(
     fault_seed: FaultSeed = None,
 ) -> None:
     """Run a switch on this machine's network interfaces, until SIGTERM."""
+    from netreduce.runtime.logs import log_to_stderr
     from netreduce.runtime.switch_config import load_config
     from netreduce.runtime.warmup import ensure_compiled
 
     level = logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
     try:
         settings = load_config(config)
+        log_to_stderr(level, settings.log)
         faults, seed = checked_faults(fault, fault_seed)
         ensure_compiled(say)
         from netreduce.runtime.daemon import serve

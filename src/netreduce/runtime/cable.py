@@ -270,6 +270,10 @@ class Cable:
         """Before sleeping on `fileno`: whether it will tell of what comes. False when a burst is there already."""
         return self._rest(self._state_in)
 
+    def gather_s(self) -> float:
+        """Nothing: whoever sends rings only for those who sleep."""
+        return 0.0
+
     def wake(self) -> None:
         """`fileno` is readable: take the bell. Raises `CableClosedError` when the other end is gone."""
         try:

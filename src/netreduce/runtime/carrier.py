@@ -35,6 +35,9 @@ class Carrier(Protocol):
     def wake(self) -> None:
         """The descriptor is readable."""
 
+    def gather_s(self) -> float:
+        """How long to let frames gather once some have come: waking for each costs more than the frame itself."""
+
     def counters(self) -> dict[str, int]:
         """What was lost outside the switch, by reason."""
 
@@ -51,3 +54,7 @@ class Watched:
 
     def wake(self) -> None:
         """Nothing to do: what has come is there to be received."""
+
+    def gather_s(self) -> float:
+        """Nothing more to wait for."""
+        return 0.0

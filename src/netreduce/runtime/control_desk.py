@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from netreduce.errors import AdmissionError
 from netreduce.runtime.control_channel import BadMessageError
-from netreduce.runtime.rendezvous import Outgoing, Rendezvous
+from netreduce.runtime.rendezvous import GROUPS_PER_PORT, Outgoing, Rendezvous
 from netreduce.switch import RingSpec
 from netreduce.units import PS_PER_S
 from netreduce.wire import control
@@ -27,11 +27,14 @@ WORKER_COUNTERS_MAX = 1024
 
 
 class ControlDesk:
-    """Answers for `switch`. Messages to send are returned with the port that each goes to."""
+    """Answers for `switch`. Messages to send are returned with the port that each goes to.
 
-    def __init__(self, switch: AnySwitch) -> None:
+    A worker may be in `rings_per_worker` rings at a time.
+    """
+
+    def __init__(self, switch: AnySwitch, rings_per_worker: int = GROUPS_PER_PORT) -> None:
         self._switch = switch
-        self.rendezvous = Rendezvous(self._register_ring, self._unregister_ring)
+        self.rendezvous = Rendezvous(self._register_ring, self._unregister_ring, rings_per_worker)
         self._waiting_told_ps: dict[int, int] = {}  # by ring id
         self._worker_counters: dict[str, int] = {}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import pwd
 import signal
 import socket
 import subprocess
@@ -26,6 +25,7 @@ from netreduce.runtime.exercise import exercise
 from netreduce.runtime.interface import InterfaceCarrier, interface_mac, ip_to
 from netreduce.runtime.live_faults import LiveFaults
 from netreduce.runtime.offloads import require_mtu
+from netreduce.runtime.privileges import become
 from netreduce.runtime.router import require_arm
 from netreduce.runtime.server import SwitchServer
 from netreduce.runtime.stream import listen_at
@@ -65,7 +65,8 @@ def serve(
         stack.enter_context(_offloads_off(interfaces))
         address = ADDRESS_SCHEME + config.name
         spelled = LiveFaults(fault_seed, map(parse_fault, faults)) if faults else None
-        server = SwitchServer(switch, _named_listener(address), clock, capture, faults=spelled)
+        listener, quota = _named_listener(address), config.rings_per_worker
+        server = SwitchServer(switch, listener, clock, capture, faults=spelled, rings_per_worker=quota)
         stack.callback(server.close)
         for port in config.port:
             if port.interface:
@@ -74,7 +75,8 @@ def serve(
                 server.outside.add_stream(port.stream, listen_at(Path(port.stream)))
         if config.listen:
             server.listen_tcp(_tcp_listener(config.listen), config.token())
-        _drop_privileges(config.user)
+        become(config.run_as())
+        logger.info("running as user %d, without privileges", os.getuid(), extra={"event": "ready"})
         stack.enter_context(_draining_on_signals(server, config.drain_s))
         ready(" and ".join([address, config.listen] if config.listen else [address]))
         with contextlib.suppress(_DrainedEnough):
@@ -126,16 +128,6 @@ def _offloads_off(interfaces: list[str]) -> Iterator[None]:
         helper.stdin.close()
         helper.wait(OFFLOADS_TIMEOUT_S)
         helper.stdout.close()
-
-
-def _drop_privileges(user: str) -> None:
-    if not user:
-        return
-    entry = pwd.getpwnam(user)
-    os.setgroups([])
-    os.setgid(entry.pw_gid)
-    os.setuid(entry.pw_uid)
-    logger.info("running as %s", user)
 
 
 @contextlib.contextmanager

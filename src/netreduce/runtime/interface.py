@@ -13,6 +13,7 @@ import mmap
 import os
 import socket
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from netreduce.compiled import entry
 from netreduce.errors import ConfigurationError
 from netreduce.runtime.cable import CableClosedError
 from netreduce.runtime.carrier import Watched
+from netreduce.units import PS_PER_MS, PS_PER_S
 from netreduce.wire.frames import BURST_BYTES_MAX, FRAME_BYTES_MAX, record_bytes
 from netreduce.wire.framing import frame_parts, ring_to_burst
 
@@ -32,6 +34,13 @@ HEADERS_BYTES = 14 + 2 * 4
 SEND_BUFFER_BYTES = 16 * 1024 * 1024
 RING_BYTES = 16 * 1024 * 1024
 """Memory of a ring: with slots of 2 KiB 8,192 frames, of 16 KiB (an MTU of 9,000) 1,024."""
+STREAM_BYTES = 1024
+"""A burst of that size is part of a stream, one of `FULL_BYTES` needs no more frames."""
+FULL_BYTES = BURST_BYTES_MAX // 2
+STREAM_GAP_PS = 5 * PS_PER_MS
+"""What comes later starts a new stream."""
+GATHER_SHARE = 1 / 128
+GATHER_MAX_S = 150e-6
 BLOCK_BYTES = 64 * 1024
 SLOT_OVERHEAD_BYTES = 66
 """Where a packet starts in a slot: struct tpacket2_hdr (32) and sockaddr_ll (20), aligned so that its network header
@@ -87,8 +96,8 @@ def _open(name: str) -> socket.socket:
         return socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
     except PermissionError as error:
         raise ConfigurationError(
-            f"interface {name!r} needs the capability CAP_NET_RAW: run as root, or give it to the process "
-            "(systemd: AmbientCapabilities=CAP_NET_RAW CAP_NET_ADMIN)"
+            f"interface {name!r} needs the capability CAP_NET_RAW: run as root, or once and for all users: "
+            f"sudo setcap cap_net_raw,cap_net_admin+ep {os.path.realpath(sys.executable)}"
         ) from error
 
 
@@ -198,6 +207,8 @@ class InterfaceCarrier(Watched):
             self._socket.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, membership)
         self._ring = _Ring(self._socket, min(interface_mtu(name) + HEADERS_BYTES, FRAME_BYTES_MAX))
         self._socket.bind((name, _ETH_P_ALL))
+        self._stream_start_ps = self._stream_last_ps = -STREAM_GAP_PS
+        self._burst_bytes = 0
         self._dropped_out = 0
         self._kernel_drops = 0
         self._out_parts, self._out_messages = _make_messages(PACKETS_PER_CALL)
@@ -215,12 +226,24 @@ class InterfaceCarrier(Watched):
 
         A link that goes down may come up again; `CableClosedError` when there is no such interface any more.
         """
-        size = self._ring.receive(buffer, self._now_ps())
+        now_ps = self._now_ps()
+        size = self._ring.receive(buffer, now_ps)
+        if size >= STREAM_BYTES:
+            if now_ps - self._stream_last_ps > STREAM_GAP_PS:
+                self._stream_start_ps = now_ps
+            self._stream_last_ps = now_ps
+        self._burst_bytes = size or self._burst_bytes
         if size:
             return buffer[:size]
         if self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) and not (SYSFS / self.name).exists():
             raise CableClosedError(f"interface {self.name!r} is gone")
         return None
+
+    def gather_s(self) -> float:
+        """A small share of the time that a stream lasts already, so that it costs little; short frames do not wait."""
+        if not STREAM_BYTES <= self._burst_bytes < FULL_BYTES:
+            return 0.0
+        return min(GATHER_MAX_S, (self._stream_last_ps - self._stream_start_ps) * GATHER_SHARE / PS_PER_S)
 
     def send_burst(self, burst: np.ndarray) -> bool:
         """Hand `burst` to the interface, once the previous one has left; False while it has not."""

@@ -161,6 +161,10 @@ class Lines:
         """Before sleeping in the poller: whether it will tell of what comes."""
         return self._compiled.pipes_rest(self._states)
 
+    def gather_s(self) -> float:
+        """How long frames may gather after a sleep."""
+        return max((line.carrier.gather_s() for line in self._lines.values()), default=0.0)
+
     def _event(self, line: _Line, mask: int) -> None:
         """The poller says that something can be read, or written."""
         if self._lines.get(line.number) is not line:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import time
 from collections.abc import Iterable
 
 from netreduce.nic import Nic, verbs
@@ -86,6 +87,8 @@ class NicDriver:
     def wake(self) -> None:
         """The carrier's descriptor is readable."""
         self._cable.wake()
+        if pause_s := self._cable.gather_s():
+            time.sleep(pause_s)
 
     def learn(self, endpoints: Iterable[Endpoint]) -> None:
         """Their MAC addresses; or that of a switch that routes."""

@@ -7,14 +7,18 @@ ethtool netlink family, so that the `ethtool` program is not needed.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import signal
 import sys
+from pathlib import Path
 
 from pyroute2.ethtool import Ethtool
 from pyroute2.netlink.exceptions import NetlinkError
 
 from netreduce.errors import ConfigurationError
-from netreduce.runtime.interface import interface_mtu
+from netreduce.runtime.interface import interface_index, interface_mtu
 
 logger = logging.getLogger("netreduce")
 
@@ -23,6 +27,7 @@ SPOILING = (
     "tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-tcp-ecn-segmentation", "tx-generic-segmentation",
     "tx-udp-segmentation", "rx-gro", "rx-lro", "rx-gro-hw",
 )  # fmt: skip
+MEMORY = Path("/run/netreduce")
 HEADERS_BYTES = 90
 """What RoCEv2 needs of the MTU besides the path MTU: IPv6, UDP, BTH, RETH, immediate data, ICRC and padding."""
 
@@ -43,17 +48,29 @@ def path_mtu_of(name: str) -> int:
     return max(size for size in (256, 512, 1024, 2048, 4096) if size + HEADERS_BYTES <= interface_mtu(name))
 
 
+def _memory_of(name: str) -> Path:
+    """Where is written down what was turned off at interface `name` of this network namespace."""
+    namespace = os.stat("/proc/self/ns/net").st_ino
+    return MEMORY / f"{namespace}-{interface_index(name)}-{name}.offloads"
+
+
 class Offloads:
     """Turns the spoiling offloads of interface `name` off; `restore` turns on again those that were on.
 
-    Interfaces that refuse (CAP_NET_ADMIN is missing, or a feature is fixed) are left as they are, with a warning.
+    What a predecessor turned off and could not restore, because it was killed, is restored as well. Interfaces that
+    refuse (CAP_NET_ADMIN is missing, or a feature is fixed) are left as they are, with a warning.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.turned_off = self._set(SPOILING, False)
+        self._memory = _memory_of(name)
+        left = tuple(self._memory.read_text().split()) if self._memory.exists() else ()
+        self.turned_off = tuple(dict.fromkeys(left + self._set(SPOILING, False)))
         if self.turned_off:
             logger.info("%s: turned off %s", name, ", ".join(self.turned_off))
+            with contextlib.suppress(OSError):  # nothing is lost but the memory of a kill
+                MEMORY.mkdir(parents=True, exist_ok=True)
+                self._memory.write_text("\n".join(self.turned_off))
 
     def _set(self, features: tuple[str, ...], enable: bool) -> tuple[str, ...]:
         """Those of `features` that had to be changed, and were."""
@@ -76,10 +93,17 @@ class Offloads:
         """Put back what was changed."""
         self._set(self.turned_off, True)
         self.turned_off = ()
+        with contextlib.suppress(OSError):
+            self._memory.unlink()
 
 
 def main() -> None:
-    """Hold the offloads of the named interfaces off until the standard input ends, however its owner ends."""
+    """Hold the offloads of the named interfaces off until the standard input ends, however its owner ends.
+
+    The signals that end a service's every process are for its owner: this one goes after it.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     held = [Offloads(name) for name in sys.argv[1:]]
     print("off", flush=True)
     sys.stdin.read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import time
 from collections.abc import Callable
 
 READABLE = select.EPOLLIN
@@ -36,9 +37,16 @@ class Poller:
         del self._handlers[descriptor]
         self._epoll.unregister(descriptor)
 
-    def poll(self, timeout_s: float) -> None:
-        """Wait until something is ready, at most `timeout_s` (negative: for ever), and call its handlers."""
-        for descriptor, mask in self._epoll.poll(timeout_s):
+    def poll(self, timeout_s: float, gather_s: float = 0.0) -> None:
+        """Wait until something is ready, at most `timeout_s` (negative: for ever), and call its handlers.
+
+        Then more may gather for `gather_s`.
+        """
+        ready = self._epoll.poll(timeout_s)
+        if ready and gather_s:
+            time.sleep(gather_s)
+            ready = self._epoll.poll(0)
+        for descriptor, mask in ready:
             handler = self._handlers.get(descriptor)
             if handler is not None:
                 handler(mask)

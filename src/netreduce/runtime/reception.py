@@ -69,7 +69,7 @@ class Reception:
         self._poller.watch(channel.fileno(), lambda _mask: self._greet(channel))
 
     def _objection(self, connection: socket.socket) -> str:
-        if self._token is None and (uid := peer_credentials(connection).uid) != os.getuid():
+        if self._token is None and (uid := peer_credentials(connection).uid) not in (0, os.getuid()):
             return f"of user {uid}"
         if len(self._poller) >= self._connections_max:
             return f"{len(self._poller)} are open, the most allowed"

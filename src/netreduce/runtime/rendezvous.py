@@ -35,8 +35,7 @@ Outgoing = list[tuple[int, Message]]
 """Messages to send, each with the port whose control connection it goes to."""
 
 RING_ID_MAX = 0xFFFF
-GROUPS_PER_PORT_MAX = 256
-"""Groups that one worker may be a member of at a time, complete or not."""
+GROUPS_PER_PORT = 256
 GATHERING_NOTICE_S = 2.0
 """How long a group may be incomplete before its members are told who is missing; then once per interval."""
 
@@ -72,13 +71,18 @@ class _Ring:
 
 
 class Rendezvous:
-    """Groups of workers; `register(ring_id, endpoints, geometry)` may raise `AdmissionError`."""
+    """Groups of workers; `register(ring_id, endpoints, geometry)` may raise `AdmissionError`.
+
+    One worker may be a member of `groups_per_port` groups at a time, complete or not.
+    """
 
     def __init__(
         self,
         register: Callable[[int, tuple[Endpoint, ...], Geometry], None],
         unregister: Callable[[int], None],
+        groups_per_port: int = GROUPS_PER_PORT,
     ) -> None:
+        self._groups_per_port = groups_per_port
         self._register = register
         self._unregister = unregister
         self._gathering: dict[str, _Gathering] = {}
@@ -116,8 +120,8 @@ class Rendezvous:
             return f"rank {rank} has already joined, from port {gathering.members[rank][0]}"
         if any(port == other for other, _ in gathering.members.values()):
             return f"the worker at port {port} has already joined with another rank"
-        if self._memberships(port) >= GROUPS_PER_PORT_MAX:
-            return f"this worker is already a member of {GROUPS_PER_PORT_MAX} groups, the most allowed"
+        if self._memberships(port) >= self._groups_per_port:
+            return f"this worker is already a member of {self._groups_per_port} groups, the most allowed"
         for table in (message.endpoint.peer_qpns, message.endpoint.peer_psns, message.endpoint.fifo_addresses,
                       message.endpoint.fifo_rkeys):  # fmt: skip
             if len(table) not in (0, world_size):

@@ -24,7 +24,7 @@ from netreduce.runtime.observers import Observers
 from netreduce.runtime.outside import OutsidePorts
 from netreduce.runtime.poller import WRITABLE, Poller
 from netreduce.runtime.reception import OBSERVER_PORT, Greeting, Reception, peer_name
-from netreduce.runtime.rendezvous import Outgoing
+from netreduce.runtime.rendezvous import GROUPS_PER_PORT, Outgoing
 from netreduce.runtime.tracing import Recorder
 from netreduce.units import PS_PER_MS, PS_PER_S, PS_PER_US
 from netreduce.wire import control
@@ -63,6 +63,11 @@ class _Worker:
     channel: ControlChannel | None = None
 
 
+def _fields(event: str, worker: _Worker) -> dict[str, str]:
+    """What a structured log says of a worker."""
+    return {"event": event, "worker": worker.name, "ip": worker.ip, "mac": worker.mac}
+
+
 class SwitchServer:
     """Serves `switch` on `listener` (of `cable.listen`) until `run` returns.
 
@@ -78,6 +83,7 @@ class SwitchServer:
         capture: PcapWriter | None = None,
         recorder: Recorder | None = None,
         faults: LiveFaults | None = None,
+        rings_per_worker: int = GROUPS_PER_PORT,
     ) -> None:
         self._switch = switch
         self._clock = clock
@@ -88,7 +94,7 @@ class SwitchServer:
         self._lines = Lines(switch, self._poller, clock, self._line_lost, capture, recorder, faults)
         self.outside = OutsidePorts(switch, self._lines, self._poller, clock)
         self._receptions = [Reception(listener, self._poller, clock, self._admit, self._connections_max)]
-        self._desk = ControlDesk(switch)
+        self._desk = ControlDesk(switch, rings_per_worker)
         self._faults = faults
         self._observers = Observers(switch, self._desk, self.outside, self._poller, self._statistics)
         self._workers: dict[int, _Worker] = {}
@@ -167,7 +173,7 @@ class SwitchServer:
                 self._poller.poll(0)
             return
         due_ps = min(self._next_tick_ps, self._switch.next_timer_ps(), self._lines.next_ps())
-        self._poller.poll(max(0, due_ps - now_ps) / PS_PER_S)
+        self._poller.poll(max(0, due_ps - now_ps) / PS_PER_S, self._lines.gather_s())
 
     def close(self) -> None:
         """Hang up on everybody."""
@@ -208,7 +214,9 @@ class SwitchServer:
         self._workers[number] = worker
         if pid:
             self._poller.watch(death_fd, lambda _mask: self._death_event(worker))
-        logger.info("port %d: %s (process %d) is %s", number, message.worker, pid, ip)
+        logger.info(
+            "port %d: %s (process %d) is %s", number, message.worker, pid, ip, extra=_fields("attached", worker)
+        )
 
     def _name_host(self) -> tuple[str, str]:
         """A fresh IP address in 10.78.0.0/16 and a locally administered MAC address that go together."""
@@ -230,7 +238,9 @@ class SwitchServer:
         self._poller.watch(channel.fileno(), lambda mask: self._control_event(worker, channel, mask))
         gateway = self.outside.gateway(port)
         channel.send(control.Attached(port, message.mac, message.ip, self._clock.epoch_ns, gateway))
-        logger.info("port %d: %s at %s is %s", port, message.worker, host, message.ip)
+        logger.info(
+            "port %d: %s at %s is %s", port, message.worker, host, message.ip, extra=_fields("attached", worker)
+        )
 
     def _death_event(self, worker: _Worker) -> None:
         if worker.death_fd >= 0 and select.select([worker.death_fd], [], [], 0)[0]:
@@ -248,7 +258,7 @@ class SwitchServer:
         """A worker is gone; whoever still needs it is told."""
         if self._workers.pop(worker.number, None) is None:
             return
-        logger.info("%s (%s) is gone: %s", worker.name, worker.ip, reason)
+        logger.info("%s (%s) is gone: %s", worker.name, worker.ip, reason, extra=_fields("gone", worker))
         if worker.number >= REMOTE_FIRST:
             self.outside.let_go(worker.ip)
         elif worker.number in self._lines:

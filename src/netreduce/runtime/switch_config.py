@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from netreduce.errors import ConfigurationError
+from netreduce.runtime.logs import LogFormat
 from netreduce.switch import SwitchLimits
 from netreduce.units import MIB
 
@@ -40,17 +41,23 @@ class SwitchConfig(_Fields, frozen=True):
     listen: str = ""
     token_file: str = ""
     user: str = ""
+    log: LogFormat = "text"
     mode: Literal["bridge", "route"] = "bridge"
     path_mtu: int = 1024
     cables: int = 8
     memory_mb: int = 1024
     rings: int = 64
+    rings_per_worker: int = 256
     drain_s: float = 30.0
     pcap: str = ""
 
     def limits(self) -> SwitchLimits:
         """What the switch may hold."""
         return SwitchLimits(memory_bytes=self.memory_mb * MIB, rings=self.rings)
+
+    def run_as(self) -> str:
+        """Whom to become once the ports are open: `user`, or nobody instead of root; empty to stay who one is."""
+        return self.user or ("nobody" if os.geteuid() == 0 else "")
 
     def token(self) -> str:
         """The token of the control channel: the first line of `token_file`."""
@@ -95,6 +102,9 @@ def _problem(config: SwitchConfig) -> tuple[str, str] | None:
     """A field that is wrong by itself or beside others, and why."""
     if any(bool(port.interface) == bool(port.stream) for port in config.port):
         return "port", "each needs either an interface or a stream"
+    for field in ("memory_mb", "rings", "rings_per_worker"):
+        if getattr(config, field) < 1:
+            return field.replace("_", "-"), "want 1 or more"
     if config.path_mtu not in (256, 512, 1024, 2048, 4096):
         return "path-mtu", f"{config.path_mtu} is none of 256, 512, 1024, 2048, 4096"
     if config.listen and not config.token_file:
