@@ -35,6 +35,10 @@ def test_a_file_is_read_with_defaults_for_what_it_leaves_out(tmp_path):
         ('name = "x"\nlisten = "0.0.0.0:1"\n', "line 2: listen: who listens on a network needs a token-file"),
         ('cables = 1\nuser = "no-such-user"\n', "line 2: user: "),
         ("cables = 0\n", "a switch without ports"),
+        ('mode = "hub"\n', "line 1: Invalid enum value 'hub'"),
+        ('cables = 1\nmode = "route"\n', "line 2: mode: a switch that routes needs a port with an interface"),
+        ('mode = "route"\n[[port]]\ninterface = "a"\n[[port]]\nstream = "b"\n', "line 5: stream: a stream has no"),
+        ("\nrings-per-worker = 0\n", "line 2: rings-per-worker: want 1 or more"),
     ],
 )
 def test_a_mistake_is_named_with_its_line(tmp_path, text, message):
