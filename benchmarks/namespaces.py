@@ -153,6 +153,7 @@ class Network:
             lines.append(line)
             if "is ready at" in line:
                 return switch
+        switch.communicate()
         raise AssertionError("".join(lines))
 
     def environment(self, rank: int) -> dict[str, str]:

@@ -157,6 +157,10 @@ class FaultyCarrier:
         """As the carrier; during a stall there is nothing to be woken for."""
         return self._up.stalled_until_ps() > self._now_ps() or self._carrier.rest()
 
+    def gather_s(self) -> float:
+        """As the carrier inside."""
+        return self._carrier.gather_s()
+
     def wake(self) -> None:
         """As the carrier."""
         self._carrier.wake()
