@@ -19,6 +19,7 @@ from netreduce.errors import (
     UnsupportedError,
 )
 from netreduce.runtime.communicator import Communicator
+from netreduce.runtime.embedded import SwitchProcess
 from netreduce.runtime.member import LEFT_GRACE_S
 
 pytestmark = pytest.mark.live
@@ -211,6 +212,27 @@ def test_ranks_with_different_ideas_of_the_group_are_refused(address):
 def test_a_switch_that_ends_is_an_error_within_the_bound():
     with pytest.raises(SwitchLostError, match="no switch at"):
         Communicator.connect("local:netreduce-none", 0, 2)
+
+
+def reduce_until_it_fails(world):
+    while True:
+        world.all_reduce(np.ones(1000, np.float32))
+
+
+def test_the_same_processes_start_over_at_a_new_switch_when_theirs_has_died():
+    for _ in range(2):
+        switch = SwitchProcess(ports=2)
+        switch.wait_until_ready()
+
+        def job(world, switch=switch):
+            np.testing.assert_array_equal(world.all_reduce(np.ones(1000, np.float32)), 2)
+            if world.rank == 0:
+                switch._process.kill()
+            with pytest.raises(SwitchLostError, match=switch.address):
+                reduce_until_it_fails(world)
+
+        on_all_ranks(switch.address, 2, job)
+        switch.close()
 
 
 def test_without_a_launcher_the_error_says_how_to_start(monkeypatch):

@@ -14,10 +14,9 @@ from tests.runtime.ranks import nest, switch
 
 from netreduce.runtime.observer import observe
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
-
 CYCLES = int(os.environ.get("NETREDUCE_CYCLES", "60"))
 PAIRS_AT_ONCE = 4
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600 + CYCLES)]
 CYCLE = """
 import numpy as np
 from netreduce.runtime.communicator import Communicator

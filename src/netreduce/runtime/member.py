@@ -291,6 +291,8 @@ class Member:
     def leave(self) -> None:
         """Say goodbye to the others; `closed` resolves when they have as well."""
         self.fail(NetReduceError(f"group {self.name!r} is closed"))
+        if self.closed.done():
+            return  # the switch is gone, and with it everybody who could hear
         if self.ring_id is None:
             self.closed.set_result(None)
         else:
