@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from netreduce.errors import SwitchLostError
 from netreduce.torch.autoload import create
 
 
@@ -48,3 +51,10 @@ def test_options_that_it_does_not_know_are_refused_by_name():
     options = SimpleNamespace(group_rank=0, group_size=2)
     with pytest.raises(ValueError, match="pg_options has speed"):
         create(options, {"provider": "rdma", "speed": 3})
+
+
+def test_the_switch_can_be_named_as_an_option(tmp_path):
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 2)
+    options = SimpleNamespace(group_rank=0, group_size=2, store=store, group_id="g", timeout=timedelta(seconds=5))
+    with pytest.raises(SwitchLostError, match="no switch at local:netreduce-nowhere"):
+        create(options, {"switch": "local:netreduce-nowhere"})

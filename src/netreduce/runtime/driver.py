@@ -57,11 +57,17 @@ class Driver(Protocol):
 
 
 class Attachment(NamedTuple):
-    """A driver, the control connection to the switch, and the clock of the driver's times."""
+    """A driver, the control connection to the switch, the clock of the driver's times, and how it speaks, in words."""
 
     driver: Driver
     channel: ControlChannel
     clock: Clock
+    words: str = ""  # empty at a local cable
+
+
+def roce_words(ip: str, interface: str, path_mtu: int) -> str:
+    """Where a worker's packets leave this host."""
+    return f"speaks RoCE as {ip} on interface {interface}, path MTU {path_mtu}"
 
 
 def attach(address: str, worker: str, provider: str) -> Attachment:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from netreduce.nic import Nic, verbs
 from netreduce.runtime.cable import Cable, Outlet, make_burst_buffer
 from netreduce.runtime.clock import Clock
-from netreduce.runtime.driver import Attachment
+from netreduce.runtime.driver import Attachment, roce_words
 from netreduce.runtime.plug import Plug, plug_in
 from netreduce.runtime.tracing import worker_recorder
 from netreduce.runtime.warmup import ensure_compiled
@@ -24,7 +24,8 @@ def attach_nic(address: str, worker: str) -> Attachment:
     ensure_compiled()
     plug = plug_in(address, worker)
     clock = Clock(plug.attached.epoch_ns)
-    return Attachment(NicDriver(plug, worker, clock), plug.channel, clock)
+    words = roce_words(plug.attached.ip, plug.interface, plug.path_mtu) if plug.interface else ""
+    return Attachment(NicDriver(plug, worker, clock), plug.channel, clock, words)
 
 
 class NicDriver:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import NamedTuple, TypeVar
 
@@ -17,8 +16,6 @@ from netreduce.runtime.control_channel import ControlChannel
 from netreduce.wire import control
 from netreduce.wire.control import COUNT_MAX
 
-logger = logging.getLogger("netreduce")
-
 ATTACH_TIMEOUT_S = 120.0
 """How long the switch may take to answer a new worker: it may still be compiling."""
 
@@ -26,12 +23,13 @@ Answer = TypeVar("Answer", bound=control.Message)
 
 
 class Plug(NamedTuple):
-    """A carrier of frames, its control connection, what the switch said, and the largest path MTU."""
+    """A carrier of frames, its control connection, what the switch said, the largest path MTU, and the interface."""
 
     cable: Carrier
     channel: ControlChannel
     attached: control.Attached
     path_mtu: int = 4096
+    interface: str = ""
 
 
 def ask(channel: ControlChannel, request: control.Message, kind: type[Answer], address: str) -> Answer:
@@ -97,6 +95,5 @@ def _plug_in_remote(address: str, worker: str) -> Plug:
     except BaseException:
         carrier.close()
         raise
-    logger.info("%s speaks RoCE as %s on %s, path MTU %d", worker, interface.ip, interface.name, interface.path_mtu)
     own_time = msgspec.structs.replace(attached, epoch_ns=clock.epoch_ns)
-    return Plug(carrier, channel, own_time, interface.path_mtu)
+    return Plug(carrier, channel, own_time, interface.path_mtu, interface.name)

@@ -7,21 +7,18 @@ again for a short while after something has happened, as NCCL's does, and then o
 from __future__ import annotations
 
 import contextlib
-import logging
 import select
 import socket
 from collections.abc import Iterable
 
 from netreduce.runtime.address import open_channel, token_from_environment
 from netreduce.runtime.clock import Clock
-from netreduce.runtime.driver import Attachment
+from netreduce.runtime.driver import Attachment, roce_words
 from netreduce.runtime.plug import ask
 from netreduce.runtime.rdma import Context
 from netreduce.runtime.rdma_ports import Gid, RdmaPort, hardware_counters
 from netreduce.units import NEVER_PS, PS_PER_MS, PS_PER_US
 from netreduce.wire import control
-
-logger = logging.getLogger("netreduce")
 
 SPIN_PS = 200 * PS_PER_US
 """How long after the last movement the thread does not sleep: some round trips through a switch in software."""
@@ -44,8 +41,7 @@ def attach_rdma(address: str, worker: str, port: RdmaPort, gid: Gid) -> Attachme
     except BaseException:
         driver.close()
         raise
-    logger.info("%s speaks RoCE as %s on %s, path MTU %d", worker, gid.address, gid.interface, driver.path_mtu)
-    return Attachment(driver, channel, Clock())
+    return Attachment(driver, channel, Clock(), roce_words(gid.address, gid.interface, driver.path_mtu))
 
 
 def _announce(gid: Gid) -> None:

@@ -65,7 +65,9 @@ class Worker:
 
     def __init__(self, address: str, name: str, provider: str | None = None) -> None:
         self.address = address
-        self._driver, self._channel, self._clock = attach(address, name, provider_named(provider))
+        self._driver, self._channel, self._clock, self.words = attach(address, name, provider_named(provider))
+        if self.words:
+            logger.info("%s %s", name, self.words)
         self.path_mtu = self._driver.path_mtu
         self._members: list[Member] = []
         self._engine_totals: dict[str, int] = {}  # of groups that were left

@@ -26,16 +26,17 @@ def create(options: Any, backend_options: Any) -> Any:
     """The process group of one rank; torch calls this for the default group and for each new one it is a member of.
 
     `options` is torch's ``_DistributedBackendOptions``: store, group_rank, group_size, timeout, group_id.
-    `backend_options` is what the user gave as ``pg_options``: a mapping that may have ``provider`` and ``machine``.
+    `backend_options` is what the user gave as ``pg_options``: a mapping that may have ``switch``, ``provider`` and
+    ``machine``.
     """
     from netreduce.torch.process_group import ProcessGroupNetReduce
     from netreduce.torch.rendezvous import connect, device_reducer, leave
 
     rank, world_size = options.group_rank, options.group_size
     given = dict(backend_options or {})
-    provider, machine = given.pop("provider", None), given.pop("machine", "")
+    provider, machine, switch = given.pop("provider", None), given.pop("machine", ""), given.pop("switch", "")
     if given:
-        raise ValueError(f"pg_options has {', '.join(given)}: netreduce knows only 'provider' and 'machine'")
-    member = connect(options.store, options.group_id, rank, world_size, options.timeout, provider, machine)
+        raise ValueError(f"pg_options has {', '.join(given)}: netreduce knows only 'switch', 'provider' and 'machine'")
+    member = connect(options.store, options.group_id, rank, world_size, options.timeout, provider, machine, switch)
     devices = device_reducer(member, options.store)
     return ProcessGroupNetReduce(member, lambda: leave(member), rank, world_size, devices)

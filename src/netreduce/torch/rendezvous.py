@@ -68,11 +68,13 @@ def connect(
     timeout: timedelta,
     provider: str | None = None,
     machine: str = "",
+    switch: str = "",
 ) -> Member | Solo:
     """Enter `group` as `rank`: blocks until every rank has, at most `timeout`. A single rank needs no switch.
 
     `provider` is `Worker`'s; a process has one NIC, so that of its first group counts. `machine` names this process's
-    machine, for later groups as well; without it, NETREDUCE_MACHINE or the kernel does.
+    machine, for later groups as well; without it, NETREDUCE_MACHINE or the kernel does. `switch` of rank 0 counts:
+    ``HOST:PORT`` of a switch, instead of what NETREDUCE_SWITCH says.
 
     Raises `SwitchLostError` when there is no switch, `AdmissionError` when it refuses, `CollectiveTimeoutError` when
     ranks do not come, `ConfigurationError` when they are on different machines.
@@ -87,7 +89,7 @@ def connect(
     number = store.add(f"netreduce/{rank}/count", 1)
     key = f"netreduce/{number}/invitation"
     if rank == 0:
-        invitation = _invite(group)
+        invitation = _invite(group, switch)
         store.set(key, msgspec.json.encode(invitation).decode())
     else:
         invitation = _await_invitation(store, key, timeout)
@@ -102,6 +104,8 @@ def connect(
         worker = _process.workers.get(invitation.address)
         if worker is None:
             worker = _process.workers[invitation.address] = Worker(invitation.address, f"rank {rank}", provider)
+            if worker.words:
+                _say(f"rank {rank} {worker.words}")
         _process.machine = machine = machine or _process.machine
     geometry, timeout_s = Geometry(path_mtu=worker.path_mtu), timeout.total_seconds()
     member = enter(worker, invitation.group, rank, world_size, geometry, timeout_s, machine=machine)
@@ -169,10 +173,10 @@ def _say(text: str) -> None:
     print(f"netreduce: {text}", file=sys.stderr, flush=True)
 
 
-def _invite(group: str) -> Invitation:
+def _invite(group: str, switch: str) -> Invitation:
     host = socket.gethostname()
     try:
-        address = os.environ.get(SWITCH_VARIABLE) or next(iter(_process.workers), None) or _start_switch()
+        address = switch or os.environ.get(SWITCH_VARIABLE) or next(iter(_process.workers), None) or _start_switch()
     except NetReduceError as error:
         return Invitation(host, error=str(error))
     return Invitation(host, address, f"{group[-GROUP_NAME_MAX:]}/{secrets.token_hex(4)}")
