@@ -6,9 +6,12 @@ is judged by its own faults, and finding new ones is left to the soak runs.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import random
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,6 +42,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {config.option.seed} (repeat with --seed {config.option.seed})"
+
+
+GARBAGE_BYTES = 512 * 1024 * 1024
+_settled_bytes = [0]
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture(autouse=True)
+def no_mountain_of_garbage() -> Iterator[None]:
+    """Free the tables of NICs and switches: few objects, so that Python sees no hurry, but of hundreds of megabytes."""
+    yield
+    if _resident_bytes() > _settled_bytes[0] + GARBAGE_BYTES:
+        gc.collect()
+        _settled_bytes[0] = _resident_bytes()
 
 
 @pytest.fixture
