@@ -38,7 +38,8 @@ class PluggedNic:
     """A NIC that takes the addresses that the switch gives it. Hold `lock` to post to it."""
 
     def __init__(self, address: str) -> None:
-        self._cable, self._channel, attached, _ = plug_in(address, "our NIC")
+        plug = plug_in(address, "our NIC")
+        self._cable, self._channel, attached = plug.cable, plug.channel, plug.attached
         self._clock = Clock(attached.epoch_ns)
         self.nic = Nic("our NIC", attached.mac, attached.ip)
         self._outlet = Outlet(self._cable, self.nic.egress(0))
