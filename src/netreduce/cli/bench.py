@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from netreduce.cli.run import RANKS_MAX, run_workers, say
-from netreduce.errors import ConfigurationError, NetReduceError
+from netreduce.cli.common import errors_in_one_line
+from netreduce.cli.run import RANKS_MAX, Machines, run_workers
+from netreduce.errors import ConfigurationError
 
 
 class Collective(str, Enum):
@@ -52,9 +53,7 @@ class Op(str, Enum):
 def bench(
     collective: Annotated[Collective, typer.Argument(help="What to measure.")] = Collective.ALL_REDUCE,
     workers: Annotated[int, typer.Option("--workers", "-n", min=1, max=RANKS_MAX, help="How many workers.")] = 4,
-    machines: Annotated[
-        int, typer.Option("--machines", "-m", min=1, max=RANKS_MAX, help="Pretend that they are on so many, evenly.")
-    ] = 1,
+    machines: Machines = 1,
     smallest: Annotated[str, typer.Option("--min-bytes", "-b", help="Smallest size, such as 1K.")] = "1K",
     largest: Annotated[str, typer.Option("--max-bytes", "-e", help="Largest size.")] = "64M",
     factor: Annotated[int, typer.Option("--step-factor", "-f", min=1, help="From size to size; 1: only one.")] = 4,
@@ -83,7 +82,7 @@ def bench(
     from netreduce.cli.bench_report import parse_size, sizes
     from netreduce.collectives.algorithms import Tuning
 
-    try:
+    with errors_in_one_line():
         Tuning(qps_per_connection=qps).check(workers)
         _check_machines(algorithm, workers, machines)
         if root >= workers:
@@ -107,14 +106,12 @@ def bench(
 
         command = [sys.executable, "-m", "netreduce.cli.bench_worker", msgspec.json.encode(settings).decode()]
         raise typer.Exit(run_workers(command, workers, pcap=pcap, prefix=False, verbose=False, machines=machines))
-    except NetReduceError as error:
-        say(str(error))
-        raise typer.Exit(1) from error
 
 
 def _check_machines(algorithm: Algorithm, workers: int, machines: int) -> None:
-    for_machines = algorithm in (Algorithm.LEADERS, Algorithm.HIERARCHICAL, Algorithm.PARALLEL)
-    if for_machines and not 1 < machines < workers:
+    from netreduce.collectives.algorithms import FOR_MACHINES
+
+    if algorithm.value in FOR_MACHINES and not 1 < machines < workers:
         raise ConfigurationError(
             f"the algorithm {algorithm.value} needs several machines with several workers each: "
             "such as --machines 2 --workers 4"

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from netreduce.cli.run import RANKS_MAX, report, say, signals_raise
-from netreduce.errors import ConfigurationError, NetReduceError
+from netreduce.cli.common import errors_in_one_line, say
+from netreduce.cli.run import RANKS_MAX, report, signals_raise
+from netreduce.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,13 +46,11 @@ def demo(
     from netreduce.runtime.launcher import Interrupted
 
     try:
-        script = find_script()
-        say(f"{workers} workers train a classifier of handwritten digits with DistributedDataParallel")
-        with signals_raise():
-            ours, theirs = (train(script, workers, epochs, backend) for backend in ("netreduce", "gloo"))
-    except NetReduceError as error:
-        say(str(error))
-        raise typer.Exit(1) from error
+        with errors_in_one_line():
+            script = find_script()
+            say(f"{workers} workers train a classifier of handwritten digits with DistributedDataParallel")
+            with signals_raise():
+                ours, theirs = (train(script, workers, epochs, backend) for backend in ("netreduce", "gloo"))
     except Interrupted as interruption:
         say(f"ended by {interruption.signal_number.name}")
         raise typer.Exit(128 + interruption.signal_number) from None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from netreduce.cli.sim_common import errors_in_one_line
+from netreduce.cli.common import errors_in_one_line
 from netreduce.errors import ConfigurationError
 
 if TYPE_CHECKING:

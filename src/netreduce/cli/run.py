@@ -12,24 +12,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from netreduce.errors import ConfigurationError, NetReduceError
+from netreduce.cli.common import errors_in_one_line, say
+from netreduce.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from netreduce.runtime.launcher import Failure
 
 RANKS_MAX = 64
 
-
 Faults = Annotated[
     list[str] | None,
     typer.Option(help="A fault on a link, such as 'worker 1: drop psn=7' (see docs/faults.md). Repeat it for more."),
 ]
+Machines = Annotated[
+    int, typer.Option("--machines", "-m", min=1, max=RANKS_MAX, help="Pretend that they are on so many, evenly.")
+]
 FaultSeed = Annotated[int | None, typer.Option(min=0, help="Decides what faults do by chance.")]
-
-
-def say(text: str) -> None:
-    """A line to the user, apart from the workers' output."""
-    typer.echo(f"netreduce: {text}", err=True)
 
 
 def _write_out(data: bytes) -> None:
@@ -76,9 +74,7 @@ def run(
         int | None,
         typer.Option("--workers", "-n", min=1, max=RANKS_MAX, help="How many workers: 2, or as many as hosts."),
     ] = None,
-    machines: Annotated[
-        int, typer.Option("--machines", "-m", min=1, max=RANKS_MAX, help="Pretend that they are on so many, evenly.")
-    ] = 1,
+    machines: Machines = 1,
     pcap: Annotated[Path | None, typer.Option(help="Record what crosses the switch in this file.")] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Record every step of the run there, for `netreduce walk`.")
@@ -96,7 +92,7 @@ def run(
     A failing worker and Ctrl-C end everything; the failing worker's own error is shown last, its exit code returned.
     With several workers on several machines, real or pretended, all-reduces go by Parallel NetReduce.
     """
-    try:
+    with errors_in_one_line(OSError):
         faults, seed = checked_faults(fault, fault_seed)
         count = workers or 2 if topology is None else _workers_on(topology, workers, trace)
         status = run_workers(
@@ -112,9 +108,6 @@ def run(
             machines=machines,
         )
         raise typer.Exit(status)
-    except (NetReduceError, OSError) as error:
-        say(str(error))
-        raise typer.Exit(1) from error
 
 
 def _workers_on(topology: Path, workers: int | None, trace: Path | None) -> int:

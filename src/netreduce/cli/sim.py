@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from netreduce.cli.sim_common import errors_in_one_line, progress_bar, table, write
+from netreduce.cli.common import errors_in_one_line, progress_bar, table, write
 from netreduce.cli.sim_packets import packets
 from netreduce.errors import ConfigurationError
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from netreduce.cli.sim_common import errors_in_one_line, progress_bar, table, write
+from netreduce.cli.common import errors_in_one_line, progress_bar, table, write
 
 if TYPE_CHECKING:
     from netreduce.testbed.description import Plan

@@ -10,8 +10,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from netreduce.cli.run import Faults, FaultSeed, checked_faults, say
-from netreduce.errors import NetReduceError
+from netreduce.cli.common import errors_in_one_line, say
+from netreduce.cli.run import Faults, FaultSeed, checked_faults
 
 Address = Annotated[
     str,
@@ -34,7 +34,7 @@ def switch(
     from netreduce.runtime.warmup import ensure_compiled
 
     level = logging.INFO if verbose else logging.WARNING
-    try:
+    with errors_in_one_line():
         settings = load_config(config)
         log_to_stderr(level, settings.log)
         faults, seed = checked_faults(fault, fault_seed)
@@ -43,9 +43,6 @@ def switch(
 
         ready = f"switch {settings.name} is ready at"
         serve(settings, lambda address: say(f"{ready} {address}"), faults=faults, fault_seed=seed)
-    except NetReduceError as error:
-        say(str(error))
-        raise typer.Exit(1) from error
     say("switch has ended")
 
 
@@ -53,12 +50,8 @@ def rings(address: Address, as_json: AsJson = False) -> None:
     """List the rings of a running switch: members, geometry, what was summed."""
     from netreduce.runtime.observer import Observer
 
-    try:
-        with Observer(address) as observer:
-            found = observer.rings()
-    except NetReduceError as error:
-        say(str(error))
-        raise typer.Exit(1) from error
+    with errors_in_one_line(), Observer(address) as observer:
+        found = observer.rings()
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(found), indent=2))
         return
@@ -82,11 +75,8 @@ def stats(address: Address, as_json: AsJson = False) -> None:
     """Print the counters of a running switch, of its ports and rings."""
     from netreduce.runtime.observer import observe
 
-    try:
+    with errors_in_one_line():
         statistics = observe(address)
-    except NetReduceError as error:
-        say(str(error))
-        raise typer.Exit(1) from error
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(statistics), indent=2))
         return

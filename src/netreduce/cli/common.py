@@ -1,4 +1,4 @@
-"""What the commands of `netreduce sim` share: errors in one line, a bar, tables."""
+"""What commands share: lines to the user, errors in one line, a bar, tables."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ import typer
 from netreduce.errors import NetReduceError
 
 
+def say(text: str) -> None:
+    """A line to the user, apart from what goes to the standard output."""
+    typer.echo(f"netreduce: {text}", err=True)
+
+
 @contextmanager
-def errors_in_one_line() -> Iterator[None]:
-    """Shows an error of ours in one line and leaves with exit code 1."""
+def errors_in_one_line(*also: type[Exception]) -> Iterator[None]:
+    """Shows an error of ours, or of the kinds in `also`, in one line and leaves with exit code 1."""
+    kinds: tuple[type[Exception], ...] = (NetReduceError, *also)
     try:
         yield
-    except NetReduceError as error:
-        typer.echo(f"netreduce: {error}", err=True)
+    except kinds as error:
+        say(str(error))
         raise typer.Exit(1) from error
 
 
