@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netreduce.switch.checksum import make_shift, shifted
-from netreduce.switch.tables import PATH_MTUS
+from netreduce.wire.control import PATH_MTUS
 
 SHIFTS = {length: make_shift(length) for length in (*PATH_MTUS, 0, 1, 1000)}
 

@@ -15,13 +15,13 @@ from netreduce.runtime.rdma_ports import (
     ACTIVE,
     HEADERS_BYTES,
     INSTALL_PYVERBS,
-    PATH_MTUS,
     ROCE_V2,
     ROOT,
     RdmaPort,
     interface_path_mtu,
     rdma_ports,
 )
+from netreduce.wire.control import PATH_MTUS
 
 ETHERNET = "Ethernet"
 
@@ -72,10 +72,10 @@ def _port_advice(port: RdmaPort, mtus: dict[str, int]) -> str:
         return f"plug the cable in, and: ip link set {next(iter(mtus), 'INTERFACE')} up"
     if not any(gid.kind == ROCE_V2 and "." in gid.address for gid in port.gids):
         return f"it has no {ROCE_V2} GID of an IPv4 address: ip addr add ADDRESS/24 dev {next(iter(mtus), 'INTERFACE')}"
-    small = [name for name, mtu in mtus.items() if mtu < PATH_MTUS[0]]
+    small = [name for name, mtu in mtus.items() if mtu < PATH_MTUS[-1]]
     if small:
         return (
-            f"works; for packets of {PATH_MTUS[0]:,} bytes: ip link set {small[0]} mtu {PATH_MTUS[0] + HEADERS_BYTES}"
+            f"works; for packets of {PATH_MTUS[-1]:,} bytes: ip link set {small[0]} mtu {PATH_MTUS[-1] + HEADERS_BYTES}"
         )
     return ""
 

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
-
-import msgspec
 
 from netreduce import quantities
 from netreduce.control.topology import CableEntry, HostEntry, SwitchEntry, Topology
 from netreduce.errors import ConfigurationError
+from netreduce.toml_files import Fields, read, within
 from netreduce.units import PS_PER_S
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-T = TypeVar("T")
-
-
-class Fields(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", frozen=True):
-    """Field names are written with dashes; an unknown one is an error that names it."""
 
 
 class DefaultFields(Fields, frozen=True):
@@ -78,12 +64,7 @@ class Description(Fields, frozen=True):
 
 def load(path: Path) -> Topology:
     """The topology in a file. Raises ConfigurationError that names the file, the line or entry, and the reason."""
-    try:
-        return topology_of(msgspec.convert(tomllib.loads(path.read_text()), Description))
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError, ConfigurationError) as error:
-        raise ConfigurationError(f"{path}: {error}") from error
+    return within(path, topology_of, read(path, Description))
 
 
 def topology_of(description: Description) -> Topology:
@@ -106,8 +87,8 @@ def _switches(fields: SwitchFields, defaults: DefaultFields) -> Iterator[SwitchE
         yield SwitchEntry(
             name,
             fields.level,
-            _read(where, quantities.size, memory) if memory else None,
-            _read(where, quantities.size, ring_memory) if ring_memory else None,
+            within(where, quantities.size, memory) if memory else None,
+            within(where, quantities.size, ring_memory) if ring_memory else None,
             defaults.rings if fields.rings is None else fields.rings,
         )
 
@@ -138,12 +119,5 @@ def _cables(fields: LinkFields, defaults: DefaultFields, names: list[str]) -> It
 
 def _line(where: str, rate: str, latency: str) -> tuple[int, int]:
     """Bits a second and picoseconds."""
-    seconds = _read(where, quantities.duration, latency)
-    return round(_read(where, quantities.rate, rate) * 8), round(seconds * PS_PER_S)
-
-
-def _read(where: str, quantity: Callable[[Any], T], text: str) -> T:
-    try:
-        return quantity(text)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{where}: {error}") from error
+    seconds = within(where, quantities.duration, latency)
+    return round(within(where, quantities.rate, rate) * 8), round(seconds * PS_PER_S)

@@ -111,9 +111,9 @@ class SwitchNetwork:
 
     def counters(self) -> dict[str, int]:
         """Totals of all switches; but messages are counted once, and of the queues the fullest."""
-        switches = list(self.switches.values())
-        totals = _sum([switch.counters() for switch in switches])
-        totals["peak_queue_bytes"] = max(switch.counters()["peak_queue_bytes"] for switch in switches)
+        counters = [switch.counters() for switch in self.switches.values()]
+        totals = _sum(counters)
+        totals["peak_queue_bytes"] = max(counts["peak_queue_bytes"] for counts in counters)
         totals["messages_aggregated"] = self._retired_messages + sum(map(self._messages, self.plane.placements))
         return totals
 

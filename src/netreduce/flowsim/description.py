@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,17 +18,9 @@ from netreduce.flowsim.packets import UNTAXED, roce
 from netreduce.flowsim.scenario import Background, Job
 from netreduce.flowsim.schemes import scheme_named
 from netreduce.flowsim.traffic import Settings
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from netreduce.toml_files import Fields, read
 
 Kind = Literal["single-switch", "leaf-spine", "fat-tree", "rail", "graph"]
-
-
-class Fields(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", frozen=True):
-    """Field names are written with dashes; an unknown one is an error that names it."""
 
 
 class ClusterFields(Fields, frozen=True):
@@ -76,7 +67,7 @@ class JobFields(Fields, frozen=True):
     start: str = "0s"
     repeats: int = 1
     pause: str = "0s"
-    late: dict[str, str] = {}
+    late: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class BackgroundFields(Fields, frozen=True):
@@ -108,12 +99,7 @@ class Description(Fields, frozen=True):
 
 def load(path: Path) -> Description:
     """Read a description. Raises ConfigurationError that names the file and the line or field."""
-    try:
-        return msgspec.convert(tomllib.loads(path.read_text()), Description)
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: {error}") from error
+    return read(path, Description)
 
 
 def cluster_of(description: Description) -> Cluster:

@@ -13,6 +13,8 @@ TOKEN_VARIABLE = "NETREDUCE_TOKEN"
 INTERFACE_VARIABLE = "NETREDUCE_INTERFACE"
 """Names the interface on the switch's network, instead of the one that the route to the switch takes."""
 CONNECT_TIMEOUT_S = 10.0
+DISCARD_PORT = 9
+"""Of datagrams that nobody needs to read (RFC 863): sending one makes the kernel, or a switch, learn an address."""
 
 
 def is_remote(address: str) -> bool:

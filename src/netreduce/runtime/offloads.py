@@ -19,6 +19,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from netreduce.errors import ConfigurationError
 from netreduce.runtime.interface import interface_index, interface_mtu
+from netreduce.wire.control import PATH_MTUS
 
 logger = logging.getLogger("netreduce")
 
@@ -44,8 +45,8 @@ def require_mtu(name: str, path_mtu: int) -> None:
 
 def path_mtu_of(name: str) -> int:
     """The largest path MTU that interface `name` can carry; `ConfigurationError` when even 256 bytes do not fit."""
-    require_mtu(name, 256)
-    return max(size for size in (256, 512, 1024, 2048, 4096) if size + HEADERS_BYTES <= interface_mtu(name))
+    require_mtu(name, PATH_MTUS[0])
+    return max(size for size in PATH_MTUS if size + HEADERS_BYTES <= interface_mtu(name))
 
 
 def _memory_of(name: str) -> Path:

@@ -22,8 +22,6 @@ from netreduce.switch import Switch
 
 if TYPE_CHECKING:
     from netreduce.control.switch_network import AnySwitch
-
-if TYPE_CHECKING:
     from netreduce.runtime.router import Router
 
 logger = logging.getLogger("netreduce.switch")

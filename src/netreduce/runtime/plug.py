@@ -72,6 +72,18 @@ def plug_in(address: str, worker: str) -> Plug:
     return Plug(cable, channel, attached)
 
 
+def present(address: str, worker: str, mac: str, ip: str) -> tuple[ControlChannel, control.Attached]:
+    """Present `worker`, whose NIC has these addresses on the switch's network; the control connection, the answer."""
+    channel = open_channel(address)
+    try:
+        return channel, ask(
+            channel, control.Present(worker, mac, ip, token_from_environment()), control.Attached, address
+        )
+    except BaseException:
+        channel.close()
+        raise
+
+
 def _liked_port() -> int:
     """The port of the switch that goes with this worker's number: in a topology, its place."""
     number = os.environ.get("RANK", "")
@@ -85,13 +97,7 @@ def _plug_in_remote(address: str, worker: str) -> Plug:
     clock = Clock()
     carrier = HostCarrier(interface, clock.now_ps)
     try:
-        channel = open_channel(address)
-        try:
-            present = control.Present(worker, interface.mac, interface.ip, token_from_environment())
-            attached = ask(channel, present, control.Attached, address)
-        except BaseException:
-            channel.close()
-            raise
+        channel, attached = present(address, worker, interface.mac, interface.ip)
     except BaseException:
         carrier.close()
         raise

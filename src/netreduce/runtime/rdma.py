@@ -36,7 +36,7 @@ from netreduce.nic.verbs import (
 )
 from netreduce.runtime.interface import interface_mac
 from netreduce.runtime.rdma_ports import HEADERS_BYTES, Gid, RdmaPort
-from netreduce.units import MIB
+from netreduce.units import KIB, MIB
 
 _WRITES = (IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM)
 _COPIED = (
@@ -44,7 +44,6 @@ _COPIED = (
     "dest_qp_num", "max_rd_atomic", "max_dest_rd_atomic", "min_rnr_timer", "timeout", "retry_cnt", "rnr_retry",
 )  # fmt: skip
 """Attributes of a queue pair that are the same for both."""
-KIB = 1024
 
 
 @contextlib.contextmanager

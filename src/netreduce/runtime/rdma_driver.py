@@ -11,10 +11,10 @@ import select
 import socket
 from collections.abc import Iterable
 
-from netreduce.runtime.address import open_channel, token_from_environment
+from netreduce.runtime.address import DISCARD_PORT
 from netreduce.runtime.clock import Clock
 from netreduce.runtime.driver import Attachment, roce_words
-from netreduce.runtime.plug import ask
+from netreduce.runtime.plug import present
 from netreduce.runtime.rdma import Context
 from netreduce.runtime.rdma_ports import Gid, RdmaPort, hardware_counters
 from netreduce.units import NEVER_PS, PS_PER_MS, PS_PER_US
@@ -23,7 +23,6 @@ from netreduce.wire import control
 SPIN_PS = 200 * PS_PER_US
 """How long after the last movement the thread does not sleep: some round trips through a switch in software."""
 PAUSE_PS = PS_PER_MS
-_DISCARD_PORT = 9
 
 
 def attach_rdma(address: str, worker: str, port: RdmaPort, gid: Gid) -> Attachment:
@@ -31,13 +30,7 @@ def attach_rdma(address: str, worker: str, port: RdmaPort, gid: Gid) -> Attachme
     driver = RdmaDriver(Context(port, gid))
     try:
         _announce(gid)
-        channel = open_channel(address)
-        try:
-            present = control.Present(worker, driver.context.mac, driver.context.ip, token_from_environment())
-            ask(channel, present, control.Attached, address)
-        except BaseException:
-            channel.close()
-            raise
+        channel, _ = present(address, worker, driver.context.mac, driver.context.ip)
     except BaseException:
         driver.close()
         raise
@@ -51,7 +44,7 @@ def _announce(gid: Gid) -> None:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, gid.interface.encode())
         probe.bind((gid.address, 0))
-        probe.sendto(b"", ("255.255.255.255", _DISCARD_PORT))
+        probe.sendto(b"", ("255.255.255.255", DISCARD_PORT))
 
 
 class RdmaDriver:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from netreduce.wire.control import PATH_MTUS
+
 ROOT = Path("/")
 CLASS = "sys/class/infiniband"
 ACTIVE = "ACTIVE"
@@ -21,7 +23,6 @@ EMPTY_MAX = 16
 HEADERS_BYTES = 96
 """What the kernel sets aside of the interface's MTU for GRH, UDP, BTH, the longest extensions and the ICRC."""
 INSTALL_PYVERBS = "apt-get install python3-pyverbs, and a Python that sees it: python3 -m venv --system-site-packages"
-PATH_MTUS = (4096, 2048, 1024, 512, 256)
 
 
 class Gid(NamedTuple):
@@ -93,7 +94,7 @@ def interface_path_mtu(interface: str, root: Path = ROOT) -> int:
     """The largest path MTU that RoCE gets on a network interface, by the kernel's rule; 0 when none fits."""
     text = _line(root / "sys/class/net" / interface / "mtu")
     room = int(text or 0) - HEADERS_BYTES
-    return next((size for size in PATH_MTUS if size <= room), 0)
+    return max((size for size in PATH_MTUS if size <= room), default=0)
 
 
 def hardware_counters(port: RdmaPort, root: Path = ROOT) -> dict[str, int]:

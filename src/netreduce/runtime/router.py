@@ -19,6 +19,7 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from netreduce.errors import ConfigurationError
+from netreduce.runtime.address import DISCARD_PORT
 from netreduce.runtime.interface import interface_index, interface_mac
 from netreduce.switch import Switch
 from netreduce.switch.tables import NOBODY
@@ -33,7 +34,6 @@ RETRY_PS = PS_PER_S // 5
 LOOKUPS_PER_TICK_MAX = 8
 """Of what is old: a look-up takes about 1 ms."""
 MISSED_MAX = 1024
-DISCARD_PORT = 9
 _ROUTE_UNICAST, _ROUTE_LOCAL = 1, 2
 _NEIGHBOUR_IS_USABLE = 0x02 | 0x04 | 0x08 | 0x10 | 0x80
 """NUD_REACHABLE, STALE, DELAY, PROBE, PERMANENT of linux/neighbour.h."""

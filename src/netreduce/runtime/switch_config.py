@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -14,26 +13,19 @@ import msgspec
 from netreduce.errors import ConfigurationError
 from netreduce.runtime.logs import LogFormat
 from netreduce.switch import SwitchLimits
+from netreduce.toml_files import Fields, parse
 from netreduce.units import MIB
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from netreduce.wire.control import PATH_MTUS
 
 
-class _Fields(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", frozen=True):
-    """Field names are written with dashes; an unknown one is an error that names it."""
-
-
-class PortConfig(_Fields, frozen=True):
+class PortConfig(Fields, frozen=True):
     """One port: a Linux interface, or a socket path that a guest's emulator connects to."""
 
     interface: str = ""
     stream: str = ""
 
 
-class SwitchConfig(_Fields, frozen=True):
+class SwitchConfig(Fields, frozen=True):
     """A whole file. `listen` is HOST:PORT for the control channel; without it only this machine's user may ask."""
 
     port: tuple[PortConfig, ...] = ()
@@ -72,15 +64,11 @@ class SwitchConfig(_Fields, frozen=True):
 
 def load_config(path: Path) -> SwitchConfig:
     """Read a configuration. ConfigurationError names the file, and the line or the field."""
+    text, data = parse(path)
     try:
-        text = path.read_text()
-        config = msgspec.convert(tomllib.loads(text), SwitchConfig)
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+        config = msgspec.convert(data, SwitchConfig)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{path}{_line_of(str(error), text)}: {error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: {error}") from error
     problem = _problem(config)
     if problem:
         field, what = problem
@@ -105,8 +93,8 @@ def _problem(config: SwitchConfig) -> tuple[str, str] | None:
     for field in ("memory_mb", "rings", "rings_per_worker"):
         if getattr(config, field) < 1:
             return field.replace("_", "-"), "want 1 or more"
-    if config.path_mtu not in (256, 512, 1024, 2048, 4096):
-        return "path-mtu", f"{config.path_mtu} is none of 256, 512, 1024, 2048, 4096"
+    if config.path_mtu not in PATH_MTUS:
+        return "path-mtu", f"{config.path_mtu} is none of {', '.join(map(str, PATH_MTUS))}"
     if config.listen and not config.token_file:
         return "listen", "who listens on a network needs a token-file: a file whose first line is a secret"
     if config.mode == "route" and not any(port.interface for port in config.port):

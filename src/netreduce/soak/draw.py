@@ -10,7 +10,7 @@ import numpy as np
 
 from netreduce.control.topology import Topology, leaf_spine_topology, star_topology, three_level_topology
 from netreduce.units import GBPS, PS_PER_MS, PS_PER_NS, PS_PER_US
-from netreduce.wire.control import Geometry
+from netreduce.wire.control import PATH_MTUS, Geometry
 from netreduce.wire.ina import ELEMENT_BYTES, DataType, ReduceOp
 from netreduce.wire.psn import PSN_MASK
 
@@ -142,7 +142,7 @@ def _draw_ring(random: np.random.Generator, hosts: int) -> RingDraw:
     geometry = Geometry(
         message_window=int(random.integers(1, 9)),
         message_packets=int(2 ** random.uniform(0, 6)),
-        path_mtu=_one_of(random, 256, 512, 1024, 2048, 4096),
+        path_mtu=_one_of(random, *PATH_MTUS),
     )
     data_type, op = DataType(int(random.integers(1, 9))), ReduceOp(int(random.integers(1, 5)))
     most = PACKETS_MAX * geometry.message_data_bytes // geometry.message_packets

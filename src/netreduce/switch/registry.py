@@ -18,7 +18,6 @@ from netreduce.switch.tables import (
     MESSAGES_MAX,
     NOBODY,
     OUTFLOWS,
-    PATH_MTUS,
     RING_COUNTERS,
     ROLE_ACKNOWLEDGE,
     ROLE_DATA,
@@ -27,7 +26,7 @@ from netreduce.switch.tables import (
     SwitchTables,
 )
 from netreduce.switch.translation import SUM, TOTAL
-from netreduce.wire.control import RANKS_MAX, Endpoint, Geometry
+from netreduce.wire.control import PATH_MTUS, RANKS_MAX, Endpoint, Geometry
 from netreduce.wire.packet import IPV4_MAPPED
 from netreduce.wire.psn import psn_add
 

@@ -20,12 +20,12 @@ import numpy as np
 
 from netreduce.switch.checksum import make_shift
 from netreduce.trace.events import DropReason, EventLog
+from netreduce.wire.control import PATH_MTUS
 from netreduce.wire.packet import make_packet_table
 
 MESSAGES_MAX = 128
 """Most messages a ring can hold: twice the largest message window."""
-PATH_MTUS = (256, 512, 1024, 2048, 4096)
-PATH_MTU_MAX = 4096
+PATH_MTU_MAX = PATH_MTUS[-1]
 HEADER_ROOM = 192
 """Bytes before the payload in a buffer, for a copy's headers: at most 134 (VLAN tag, longest IPv4 header, RETH,
 immediate data and INA header), rounded up so that payloads stay aligned. Headers end where the payload starts."""

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from netreduce import quantities
-from netreduce.collectives.queue_pairs import PATH_MTUS
-from netreduce.control.description import Fields
 from netreduce.errors import ConfigurationError
 from netreduce.testbed.hardware import GEOMETRY, Case, Hardware, Middlebox
+from netreduce.toml_files import Fields, parse, read, within
 from netreduce.units import PS_PER_S
-from netreduce.wire.control import Geometry
+from netreduce.wire.control import PATH_MTUS, Geometry
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-T = TypeVar("T")
 CASES_MAX = 1000
 
 
@@ -93,19 +85,14 @@ class Plan:
 def is_testbed(path: Path) -> bool:
     """Whether the file has a table `testbed`; False for one that cannot be read."""
     try:
-        return "testbed" in tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return "testbed" in parse(path)[1]
+    except ConfigurationError:
         return False
 
 
 def load(path: Path) -> Plan:
     """Read a description. Raises ConfigurationError that names the file, the entry and the reason."""
-    try:
-        return plan_of(msgspec.convert(tomllib.loads(path.read_text()), Description))
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError, ConfigurationError) as error:
-        raise ConfigurationError(f"{path}: {error}") from error
+    return within(path, plan_of, read(path, Description))
 
 
 def plan_of(description: Description) -> Plan:
@@ -125,7 +112,7 @@ def _hardware(description: Description) -> Hardware:
     middlebox = None
     if beside is not None:
         middlebox = Middlebox(_ps("middlebox: delay", beside.delay), _ps("middlebox: latency", beside.latency))
-    return _named(
+    return within(
         "testbed",
         Hardware,
         machines=bed.machines,
@@ -159,23 +146,16 @@ def _cases(number: int, fields: RunFields, hardware: Hardware) -> Iterator[Case]
     if not fields.algorithms or not fields.sizes:
         raise ConfigurationError(f"{where}: algorithms and sizes must name at least one each")
     insides = [_bps(f"{where}: inside", text) for text in fields.inside] or [hardware.inside_bps]
-    sizes = [_named(f"{where}: size", quantities.size, text) for text in fields.sizes]
+    sizes = [within(f"{where}: size", quantities.size, text) for text in fields.sizes]
     for machines, inside_bps in product(fields.machines or (hardware.machines,), insides):
-        changed = _named(where, replace, hardware, machines=machines, inside_bps=inside_bps)
+        changed = within(where, replace, hardware, machines=machines, inside_bps=inside_bps)
         for size, way in product(sizes, fields.algorithms):
-            yield _named(where, Case, changed, way, size)
-
-
-def _named(where: str, make: Callable[..., T], *arguments: Any, **named: Any) -> T:
-    try:
-        return make(*arguments, **named)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{where}: {error}") from error
+            yield within(where, Case, changed, way, size)
 
 
 def _bps(name: str, text: str) -> int:
-    return round(_named(name, quantities.rate, text) * 8)
+    return round(within(name, quantities.rate, text) * 8)
 
 
 def _ps(name: str, text: Any) -> int:
-    return round(_named(name, quantities.duration, text) * PS_PER_S)
+    return round(within(name, quantities.duration, text) * PS_PER_S)

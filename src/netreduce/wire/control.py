@@ -30,6 +30,10 @@ DESCRIPTION_MAX = 1000
 Description = Annotated[str, Meta(max_length=DESCRIPTION_MAX)]
 
 
+PATH_MTUS = (256, 512, 1024, 2048, 4096)
+"""Payload bytes of a packet, as IBTA has them."""
+
+
 class Geometry(Struct, frozen=True):
     """What all ranks of a ring must agree on."""
 
