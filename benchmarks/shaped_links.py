@@ -183,6 +183,11 @@ def report(found: dict[str, Any]) -> None:
         print("where a ring's 2(P-1)/P bytes take longer than the switch needs")
 
 
+def machine() -> dict[str, object]:
+    """Where this was measured."""
+    return {"cpu": platform.processor(), "cores": os.cpu_count(), "kernel": platform.release()}
+
+
 def size_list(text: str) -> list[int]:
     """Comma-separated numbers."""
     return [int(part) for part in text.split(",")]
@@ -217,10 +222,8 @@ def main() -> None:
             report(results[-1])
             sys.stdout.flush()
     if options.json:
-        machine = {"cpu": platform.processor(), "cores": os.cpu_count(), "kernel": platform.release()}
-        options.json.write_text(
-            json.dumps({"command": sys.argv, "machine": machine, "results": results}, indent=1) + "\n"
-        )
+        found = {"command": sys.argv, "machine": machine(), "results": results}
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

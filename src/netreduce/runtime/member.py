@@ -39,10 +39,10 @@ from netreduce.wire import control
 logger = logging.getLogger("netreduce")
 
 LEFT_GRACE_S = 3.0
-"""How long a collective may go on after a rank has left the group: it left because it was done, or by mistake."""
+"""How long a collective may stand still after a rank has left the group: it left because it was done, or by mistake."""
 STRAGGLER_LOG_INTERVAL_S = 10.0
 STUCK_S = 2.0
-"""How long an operation may wait before the switch is told; then once per interval."""
+"""How long an operation may stand still before the switch is told; then once per interval."""
 MATE_WAIT_S = 2.0
 """How long a mate may owe an answer until it is said that it does."""
 
@@ -109,6 +109,7 @@ class Member:
         self._straggler_logged_s = -STRAGGLER_LOG_INTERVAL_S
         self._stuck_told_s = -STUCK_S
         self._now_s = 0.0
+        self._moved_s = 0.0  # when an engine did something last: a long transfer keeps nobody waiting
 
     # --- called by any thread
 
@@ -178,6 +179,8 @@ class Member:
             return False
         worked = self._hear_mates()
         worked |= self.engine.progress(now_ps)
+        if worked:
+            self._moved_s = self._now_s
         finished = [entry for entry in self._outstanding if entry.operation.done]
         if finished:
             # Those that have an error ended with the engine, and get the error that names the ring and the call.
@@ -230,8 +233,8 @@ class Member:
             self.fail(CollectiveTimeoutError(f"{self._where()}: not done after {self.timeout_s:g} s{self._missing()}"))
             return
         self._say_that_we_wait(oldest)
-        expired_s = self._now_s - LEFT_GRACE_S
-        gone = [rank for rank, since_s in self._left.items() if max(since_s, oldest.since_s) < expired_s]
+        still_s, expired_s = max(oldest.since_s, self._moved_s), self._now_s - LEFT_GRACE_S
+        gone = [rank for rank, since_s in self._left.items() if max(since_s, still_s) < expired_s]
         if gone:
             self.fail(PeerLostError(f"{self._where()}: {ranks_text(gone)} left the group before it was done"))
         elif self._now_s - oldest.since_s > MATE_WAIT_S and (mates := self._silent_mates()):
@@ -242,7 +245,7 @@ class Member:
 
     def _say_that_we_wait(self, oldest: _Outstanding) -> None:
         """Once per interval: the switch tells all who keeps them waiting, and who is in another call."""
-        waiting_s = self._now_s - oldest.since_s
+        waiting_s = self._now_s - max(oldest.since_s, self._moved_s)
         if waiting_s < STUCK_S or self._now_s - self._stuck_told_s < STUCK_S or self.ring_id is None:
             return
         assert self.engine is not None
