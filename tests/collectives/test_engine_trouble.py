@@ -13,6 +13,7 @@ from netreduce.collectives.reductions import Reduction
 from netreduce.errors import ConfigurationError, MismatchError, NetReduceError, UnsupportedError
 from netreduce.nic import verbs as v
 from netreduce.wire.control import Geometry
+from netreduce.wire.opcodes import Opcode
 
 Check = tuple[Operation, np.ndarray, np.ndarray]
 """A call, the array that takes its result, and what that must hold."""
@@ -62,6 +63,50 @@ def test_several_all_reduces_share_the_window() -> None:
     cluster.run(operations)
     assert np.all(data == 2)
     cluster.close()
+
+
+def is_answer(frame: np.ndarray) -> bool:
+    return frame[OPCODE_AT] == Opcode.ACKNOWLEDGE
+
+
+OPCODE_AT = 14 + 20 + 8
+
+
+def test_a_short_all_reduce_ends_with_its_result_whatever_becomes_of_the_acknowledgements() -> None:
+    cluster = Cluster(3, keep=lambda _port, frame: not is_answer(frame))
+    arrays = [np.full(1500, rank + 1, np.float32) for rank in range(3)]
+    operations = [engine.all_reduce(array) for engine, array in zip(cluster.engines, arrays, strict=True)]
+    for _ in range(20):
+        cluster.step()
+    assert all(operation.done for operation in operations)
+    assert all((array == 6).all() for array in arrays)
+    assert all(engine.awaits_acknowledgements for engine in cluster.engines)  # both messages of the window are out
+    cluster.keep = None
+    cluster.call(lambda engine, rank: engine.all_reduce(arrays[rank]))
+    assert all((array == 18).all() for array in arrays)
+
+
+def test_a_result_that_was_lost_is_sent_again_without_the_array_that_was_given_away() -> None:
+    lost = []
+
+    def keep(wire: int, frame: np.ndarray) -> bool:
+        is_lost = wire == -2 and not is_answer(frame) and not lost  # the first result for rank 1, from rank 0
+        if is_lost:
+            lost.append(frame.size)
+        return not is_lost
+
+    cluster = Cluster(3, keep=keep)
+    arrays = [np.full(200, rank + 1, np.float32) for rank in range(3)]
+    operations = [engine.all_reduce(array) for engine, array in zip(cluster.engines, arrays, strict=True)]
+    for _ in range(20):
+        cluster.step()
+    assert [operation.done for operation in operations] == [True, False, True]
+    assert lost
+    assert not cluster.engines[0].awaits_acknowledgements
+    arrays[0].fill(-1)
+    cluster.run(operations)
+    assert (arrays[1] == 6).all()
+    assert (arrays[0] == -1).all()
 
 
 @pytest.mark.parametrize("loss", [0.01, 0.1])

@@ -20,8 +20,9 @@ from netreduce.runtime.cable import (
     new_address,
     peer_credentials,
 )
-from netreduce.wire.build import build_burst
+from netreduce.wire.build import build_burst, build_frame
 from netreduce.wire.frames import BURST_BYTES_MAX
+from netreduce.wire.opcodes import Opcode
 
 
 @pytest.fixture
@@ -92,6 +93,19 @@ def test_a_burst_rings_only_for_an_end_that_rests(ends, rng):
     assert is_readable(far)
     far.wake()
     assert not is_readable(far)
+
+
+def test_an_end_that_is_patient_neither_rings_for_acknowledgements_nor_is_rung_for(ends):
+    near, far = ends
+    acknowledgements = build_burst([build_frame(Opcode.ACKNOWLEDGE)])
+    near.is_patient = True
+    assert all(end.rest() for end in ends)
+    assert all(end.send_burst(acknowledgements) for end in ends)
+    assert not is_readable(near)
+    assert not is_readable(far)
+    near.is_patient = False
+    near.send_burst(acknowledgements)
+    assert is_readable(far)
 
 
 def test_whoever_found_a_cable_full_is_rung_for_when_there_is_room(ends, rng):

@@ -5,12 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netreduce.wire.build import build_burst
+from netreduce.wire.aeth import Syndrome
+from netreduce.wire.build import build_burst, build_frame
 from netreduce.wire.burst_pipe import (
     ENTRY_BYTES,
     STATE_WORDS,
     Found,
     Put,
+    Sleep,
     pipe_fill,
     pipe_next,
     pipe_put,
@@ -20,6 +22,7 @@ from netreduce.wire.burst_pipe import (
     pipes_with_news,
 )
 from netreduce.wire.frames import make_queue, queue_put
+from netreduce.wire.opcodes import Opcode
 
 CAPACITY = 4096
 
@@ -30,8 +33,11 @@ class Pipe:
         self.state = np.zeros(STATE_WORDS, np.int64)
         self.place = np.zeros(2, np.int64)
 
-    def put(self, burst):
-        return pipe_put(self.data, self.state, burst)
+    def put(self, burst, is_patient=False):
+        return pipe_put(self.data, self.state, burst, is_patient)
+
+    def rest(self, sleep=Sleep.FOR_ANYTHING):
+        return pipe_rest(self.state, int(sleep))
 
     def next(self):
         return pipe_next(self.data, self.state, self.place)
@@ -75,11 +81,46 @@ def test_what_was_put_comes_out_in_order_whatever_the_sizes_and_however_often_th
 def test_the_writer_hears_once_that_the_reader_sleeps():
     pipe, burst = Pipe(), burst_of(100, 1)
     assert pipe.put(burst) == Put.DONE
-    assert not pipe_rest(pipe.state)
+    assert not pipe.rest()
     pipe.take()
-    assert pipe_rest(pipe.state)
+    assert pipe.rest()
     assert pipe.put(burst) == Put.DONE_WAKE
     assert pipe.put(burst) == Put.DONE
+
+
+def answer(syndrome=Syndrome.ACK):
+    return build_frame(Opcode.ACKNOWLEDGE, syndrome=syndrome)
+
+
+@pytest.mark.parametrize(("sleep", "is_patient"), [(Sleep.FOR_ANYTHING, True), (Sleep.FOR_DATA, False)])
+def test_acknowledgements_that_nobody_waits_for_lie_there_until_something_else_comes(sleep, is_patient):
+    pipe, burst = Pipe(), build_burst([answer(), answer()])
+    assert pipe.rest(sleep)
+    assert pipe.put(burst, is_patient) == Put.DONE
+    assert pipe.put(burst_of(100, 1), is_patient) == Put.DONE_WAKE
+    assert np.array_equal(pipe.take(), burst)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [answer(Syndrome.NAK_PSN_SEQUENCE_ERROR)],
+        [answer(0x20 | 12)],  # receiver not ready
+        [answer(), np.full(62, 0x11, np.uint8)],
+        [answer(), build_frame(Opcode.SEND_ONLY, payload=bytes(4))],
+    ],
+    ids=["sequence NAK", "RNR NAK", "no RoCE", "data behind an ACK"],
+)
+def test_what_is_no_mere_acknowledgement_wakes_everybody(frames):
+    pipe = Pipe()
+    assert pipe.rest(Sleep.FOR_DATA)
+    assert pipe.put(build_burst(frames), is_patient=True) == Put.DONE_WAKE
+
+
+def test_acknowledgements_wake_whoever_waits_for_them():
+    pipe = Pipe()
+    assert pipe.rest()
+    assert pipe.put(build_burst([answer()])) == Put.DONE_WAKE
 
 
 def test_the_reader_hears_once_that_the_writer_wants_room_and_only_when_half_the_ring_is_free():
@@ -117,13 +158,13 @@ def test_a_frame_queue_is_emptied_into_the_ring_as_far_as_there_is_room_and_in_o
         assert queue_put(queue.data, queue.state[0], frame, 0)
     large = Pipe()
     large.data = np.zeros(1 << 15, np.uint8)
-    assert pipe_fill(pipe.data, pipe.state, queue.data, queue.state[0]) == Put.NO_ROOM  # one burst, and too long
+    assert pipe_fill(pipe.data, pipe.state, queue.data, queue.state[0], False) == Put.NO_ROOM  # one burst, and too long
     assert queue.state[0].frames == len(frames)
-    assert pipe_rest(large.state)
-    assert pipe_fill(large.data, large.state, queue.data, queue.state[0]) == Put.DONE_WAKE
+    assert large.rest()
+    assert pipe_fill(large.data, large.state, queue.data, queue.state[0], False) == Put.DONE_WAKE
     assert queue.state[0].frames == 0
     assert np.array_equal(large.take(), build_burst(frames))
-    assert pipe_fill(large.data, large.state, queue.data, queue.state[0]) == Put.DONE
+    assert pipe_fill(large.data, large.state, queue.data, queue.state[0], False) == Put.DONE
 
 
 def test_of_many_rings_those_with_bursts_are_found_and_all_are_told_of_the_readers_sleep():

@@ -3,10 +3,14 @@
 Each message is one SEND of two scatter-gather elements, an INA header and a slice of the user's own memory; the switch
 puts the combination of all ranks into it on its way, and one receive of two elements scatters header and result, the
 latter straight to where it belongs. Messages of all collectives stream in the order of the calls through one window.
+
+Short aggregations are *staged*: they pass through the path's own registered memory. A copy costs less than registering
+memory, and the result is all that has to be waited for: what may have to be sent again is not the caller's any more.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from collections import deque
 from collections.abc import Callable
@@ -30,6 +34,11 @@ from netreduce.nic.verbs import (
 from netreduce.wire.control import Endpoint, Geometry
 from netreduce.wire.ina import INA_BYTES, DataType, InaFlag, ReduceOp, pack_ina
 
+STAGED_BYTES_MAX = 16 * 1024
+"""Longest memory of which aggregations are staged."""
+_PLACE_BYTES = INA_BYTES + STAGED_BYTES_MAX
+"""Room for one message's header and, if it is staged, its data."""
+
 _FLAGS = {
     (first, last, averages): InaFlag(first * InaFlag.START | last * InaFlag.END | averages * InaFlag.AVERAGE)
     for first, last, averages in itertools.product((False, True), repeat=3)
@@ -42,6 +51,7 @@ microseconds."""
 class Aggregation:
     """One span for the switch: `source` and `target` are (address, lkey); without a target the result is discarded.
 
+    If it `is_staged`, it has `STAGED_BYTES_MAX` at most, and the keys are not used.
     `divide(offset, length)` is called with the bytes of each finished message, `done()` after the last one.
     """
 
@@ -54,6 +64,7 @@ class Aggregation:
     averages: bool
     divide: Callable[[int, int], None] | None
     done: Callable[[], None]
+    is_staged: bool = False
     posted_bytes: int = 0
     finished_bytes: int = 0
 
@@ -98,16 +109,12 @@ class AggregationPath:
         self._window = MessageWindow(depth)
         self._turns: deque[Turn] = deque()
         self._messages: list[_Message | None] = [None] * depth
-        self._memory = np.zeros(2 * depth * INA_BYTES + geometry.message_data_bytes, np.uint8)
+        self._memory = np.zeros(2 * depth * _PLACE_BYTES + geometry.message_data_bytes, np.uint8)
         self._mr = pd.verbs.MR(pd, self._memory.nbytes, IBV_ACCESS_LOCAL_WRITE, address=self._memory.ctypes.data)
-        # Headers to send, headers received, and room for one message that nobody wants.
-        base, places = int(self._memory.ctypes.data), range(0, depth * INA_BYTES, INA_BYTES)
-        received = depth * INA_BYTES
-        self._headers = self._memory.data
-        self._sent_sges = [SGE(base + at, INA_BYTES, self._mr.lkey) for at in places]
-        self._received_sges = [SGE(base + received + at, INA_BYTES, self._mr.lkey) for at in places]
-        self._received_at = received
-        self._discard = base + 2 * received, self._mr.lkey
+        # Places of messages to send, of messages received, and room for one message that nobody wants.
+        self._address, self._received_at = int(self._memory.ctypes.data), depth * _PLACE_BYTES
+        self._bytes = self._memory.data
+        self._discard = self._address + 2 * self._received_at, self._mr.lkey
 
     def connect(self, ring_id: int, endpoints: tuple[Endpoint, ...]) -> None:
         """Bring both queue pairs to RTS: the one to the successor, and the one from the predecessor."""
@@ -140,6 +147,11 @@ class AggregationPath:
         self._turns.append(turn)
         return turn
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the next message has to wait for the window."""
+        return not self._window.may_post
+
     def pump(self) -> bool:
         """Post messages as far as the window allows; whether there was one."""
         before = self._window.posted
@@ -163,6 +175,7 @@ class AggregationPath:
     def _post(self, aggregation: Aggregation) -> None:
         number = self._window.post()
         place = number % self._window.size
+        sent_at, received_at = place * _PLACE_BYTES, self._received_at + place * _PLACE_BYTES
         offset = aggregation.posted_bytes
         whole = self._geometry.message_data_bytes // aggregation.element_bytes * aggregation.element_bytes
         length = min(whole, aggregation.length_bytes - offset)
@@ -171,16 +184,23 @@ class AggregationPath:
         flags = _FLAGS[offset == 0, is_last, aggregation.averages]
         message_id = MessageWindow.message_id(number)
         header = pack_ina(self._ring_id, self._rank, message_id, length, aggregation.dtype, aggregation.op, flags)
-        self._headers[place * INA_BYTES : (place + 1) * INA_BYTES] = header
+        self._bytes[sent_at : sent_at + INA_BYTES] = header
         expected = header[:2] + self._predecessor_rank.to_bytes(2, "big") + header[4:]
         self._messages[place] = _Message(aggregation, offset, length, expected)
-        address, lkey = aggregation.target or self._discard
-        result = SGE(address + (offset if aggregation.target else 0), length, lkey)
-        data = SGE(aggregation.source[0] + offset, length, aggregation.source[1])
+        self.messages += 1
+        self.bytes_sent += length
+        key, taken, given = self._mr.lkey, self._address + received_at, self._address + sent_at
+        if aggregation.is_staged:
+            ctypes.memmove(given + INA_BYTES, aggregation.source[0] + offset, length)
+            results, sges = [SGE(taken, INA_BYTES + length, key)], [SGE(given, INA_BYTES + length, key)]
+        else:
+            address, lkey = aggregation.target or self._discard
+            result = SGE(address + (offset if aggregation.target else 0), length, lkey)
+            data = SGE(aggregation.source[0] + offset, length, aggregation.source[1])
+            results, sges = [SGE(taken, INA_BYTES, key), result], [SGE(given, INA_BYTES, key), data]
         # The receive first: once the last rank has sent, the result may come at any time.
-        self.predecessor_qp.post_recv(RecvWR(number, 2, [self._received_sges[place], result]))
-        sges = [self._sent_sges[place], data]
-        self.successor_qp.post_send(SendWR(number, IBV_WR_SEND, 2, 0, sges, IBV_SEND_SIGNALED))
+        self.predecessor_qp.post_recv(RecvWR(number, len(results), results))
+        self.successor_qp.post_send(SendWR(number, IBV_WR_SEND, len(sges), 0, sges, IBV_SEND_SIGNALED))
 
     def received(self, completion: WC) -> None:
         """Take the completion of a receive: a result has arrived, and it is the expected one."""
@@ -189,8 +209,8 @@ class AggregationPath:
         place = number % self._window.size
         message = self._messages[place]
         assert message is not None
-        at = self._received_at + place * INA_BYTES
-        header = bytes(self._headers[at : at + INA_BYTES])
+        at = self._received_at + place * _PLACE_BYTES
+        header = bytes(self._bytes[at : at + INA_BYTES])
         if header != message.expected_header or completion.byte_len != INA_BYTES + message.length_bytes:
             raise NetReduceError(
                 f"ring {self._ring_id}: rank {self._predecessor_rank} sent rank {self._rank} an INA header of "
@@ -198,30 +218,39 @@ class AggregationPath:
                 f"{message.expected_header.hex()} with {message.length_bytes} bytes was due"
             )
         self.bytes_received += message.length_bytes
-        self._finish()
+        aggregation = message.aggregation
+        if aggregation.is_staged:
+            if aggregation.target is not None:
+                ctypes.memmove(
+                    aggregation.target[0] + message.offset, self._address + at + INA_BYTES, message.length_bytes
+                )
+            self._finish(message)
+        self._complete()
 
     def acknowledged(self, completion: WC) -> None:
         """Take the completion of a send: the successor has the message."""
         number = self._window.acknowledge()
         assert number == completion.wr_id, (number, completion.wr_id)
-        message = self._messages[number % self._window.size]
-        assert message is not None
-        self.messages += 1
-        self.bytes_sent += message.length_bytes
-        self._finish()
+        self._complete()
 
-    def _finish(self) -> None:
+    def _complete(self) -> None:
+        """Free the places of messages that are both received and acknowledged."""
         for number in self._window.complete():
             place = number % self._window.size
             message = self._messages[place]
             assert message is not None
             self._messages[place] = None
-            aggregation = message.aggregation
-            if aggregation.divide is not None and aggregation.target is not None:
-                aggregation.divide(message.offset, message.length_bytes)
-            aggregation.finished_bytes += message.length_bytes
-            if aggregation.finished_bytes == aggregation.length_bytes:
-                aggregation.done()
+            if not message.aggregation.is_staged:
+                self._finish(message)
+
+    def _finish(self, message: _Message) -> None:
+        """The result of `message` is where it belongs."""
+        aggregation = message.aggregation
+        if aggregation.divide is not None and aggregation.target is not None:
+            aggregation.divide(message.offset, message.length_bytes)
+        aggregation.finished_bytes += message.length_bytes
+        if aggregation.finished_bytes == aggregation.length_bytes:
+            aggregation.done()
 
     def close(self) -> None:
         """Destroy the queue pairs and release the header memory."""

@@ -43,6 +43,11 @@ class Call:
     at_end: Callable[[], None] | None = None  # what the host does with the result
     ring_bytes: float = 0.0  # what this rank would send if an in-network call went round a ring
 
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the longest of its arrays."""
+        return max((memory.array.nbytes for memory in self.memory.values()), default=0)
+
     def add_scratch(self, hosts: HostPlan) -> None:
         """Allocate what schedules between hosts need."""
         self.memory.update({name: Memory(np.empty(count, hosts.dtype)) for name, count in hosts.scratch.items()})

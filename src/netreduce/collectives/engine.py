@@ -149,6 +149,11 @@ class Engine:
         """Whether another `progress` may find something without anything new from the network."""
         return self._links.has_more or self._executor.has_more
 
+    @property
+    def awaits_acknowledgements(self) -> bool:
+        """Whether something under way may end or go on when nothing but an acknowledgement comes."""
+        return self._executor.awaits_acknowledgements
+
     def fail(self, error: BaseException) -> None:
         """End all operations with `error`, stop all traffic, and raise `error` at later calls."""
         if self.error is not None:

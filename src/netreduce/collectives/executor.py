@@ -10,7 +10,7 @@ from collections import deque
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from netreduce.collectives.aggregation import Aggregation, AggregationPath
+from netreduce.collectives.aggregation import STAGED_BYTES_MAX, Aggregation, AggregationPath
 from netreduce.collectives.memory import Memory
 from netreduce.collectives.operation import Lane, Work
 from netreduce.collectives.provider import PD
@@ -65,12 +65,16 @@ class Executor:
         self._waiting: deque[Work] = deque()
         self._running: dict[int, Work] = {}
         self._collectives_running = 0
+        self._unstaged = 0  # of those that wait or run
         self._ready: deque[Lane] = deque()
 
     def start(self, work: Work) -> None:
         """Run `work` now, or when its turn comes. Collectives start in the order of the calls."""
         if len(self._waiting) >= WAITING_MAX:
             raise VerbsError(f"{WAITING_MAX} collectives are waiting to start: wait for some of them")
+        call = work.call
+        work.is_staged = call.aggregates and not call.across and call.memory_bytes <= STAGED_BYTES_MAX
+        self._unstaged += not work.is_staged
         if work.operation.sequence < 0:
             self._launch(work)
             return
@@ -89,13 +93,18 @@ class Executor:
         """Whether lanes have become ready since the last `progress`, such as by the ring of another engine."""
         return bool(self._ready)
 
+    @property
+    def awaits_acknowledgements(self) -> bool:
+        """Whether something under way, here or at another rank, may end or go on by an acknowledgement alone."""
+        return self._unstaged > 0 or self._ring.path.is_full
+
     def fail(self, error: BaseException) -> None:
         """End all work with `error`."""
         works = [*self._running.values(), *self._waiting]
         self._running.clear()
         self._waiting.clear()
         self._ready.clear()
-        self._collectives_running = 0
+        self._collectives_running = self._unstaged = 0
         for work in works:
             work.release()
             work.operation.finish(error)
@@ -109,10 +118,11 @@ class Executor:
         call = work.call
         ring = self.across if call.across else self._ring
         try:
-            for memory in call.memory.values():
+            for memory in () if work.is_staged else call.memory.values():
                 memory.register(ring.pd, for_peers=call.across or not call.aggregates)
         except VerbsError:
             work.release()
+            self._unstaged -= 1
             raise
         self._running[id(work)] = work
         work.open_lanes = len(call.schedules)
@@ -176,6 +186,7 @@ class Executor:
             averages=plan.divisor != 1,
             divide=None if taken is None or plan.divisor == 1 else partial(_divide_bytes, plan, taken, target),
             done=partial(self._step_done, lane),
+            is_staged=lane.work.is_staged,
         )
         turn.waiting.append(aggregation)
 
@@ -192,6 +203,7 @@ class Executor:
             work.call.at_end()
         work.release()
         del self._running[id(work)]
+        self._unstaged -= not work.is_staged
         if work.operation.sequence >= 0:
             self._collectives_running -= 1
         work.operation.finish()

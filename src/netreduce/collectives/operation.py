@@ -62,6 +62,7 @@ class Work:
     call: Call
     fingerprint: int
     tag: int  # of lane 0; the others' follow
+    is_staged: bool = False  # the NIC has nothing to do with its memory
     open_lanes: int = 0
 
     def release(self) -> None:

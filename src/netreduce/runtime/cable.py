@@ -30,6 +30,7 @@ from netreduce.wire.burst_pipe import (
     STATE_WORDS,
     Found,
     Put,
+    Sleep,
     pipe_fill,
     pipe_next,
     pipe_put,
@@ -58,6 +59,7 @@ _MEMORY_BYTES = _HEADER_BYTES + 2 * PIPE_BYTES
 """A cable's memory: the states of both pipes in one page, then the pipe to the switch, then that to the worker."""
 _GREETING = b"memory"
 _BELL = b"\0"
+_SLEEP, _PATIENT_SLEEP = int(Sleep.FOR_ANYTHING), int(Sleep.FOR_DATA)
 
 _PEER_CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 
@@ -152,11 +154,11 @@ def make_burst_buffer() -> np.ndarray:
 class _Compiled(NamedTuple):
     burst_end: Callable[[np.ndarray, np.record, int], int]
     release: Callable[[np.ndarray, np.record, int], None]
-    pipe_put: Callable[[np.ndarray, np.ndarray, np.ndarray], int]
-    pipe_fill: Callable[[np.ndarray, np.ndarray, np.ndarray, np.record], int]
+    pipe_put: Callable[[np.ndarray, np.ndarray, np.ndarray, bool], int]
+    pipe_fill: Callable[[np.ndarray, np.ndarray, np.ndarray, np.record, bool], int]
     pipe_next: Callable[[np.ndarray, np.ndarray, np.ndarray], int]
     pipe_release: Callable[[np.ndarray, np.ndarray, int], bool]
-    pipe_rest: Callable[[np.ndarray], bool]
+    pipe_rest: Callable[[np.ndarray, int], bool]
     pipes_with_news: Callable[[np.ndarray, np.ndarray], int]
     pipes_rest: Callable[[np.ndarray], bool]
 
@@ -169,11 +171,11 @@ def load() -> _Compiled:
     return _Compiled(
         entry(queue_burst_end, data, row, 0),
         entry(queue_release, data, row, 0),
-        entry(pipe_put, data, words, data),
-        entry(pipe_fill, data, words, data, row),
+        entry(pipe_put, data, words, data, False),
+        entry(pipe_fill, data, words, data, row, False),
         entry(pipe_next, data, words, words),
         entry(pipe_release, data, words, 0),
-        entry(pipe_rest, words),
+        entry(pipe_rest, words, 0),
         entry(pipes_with_news, words, words),
         entry(pipes_rest, words),
     )
@@ -184,6 +186,7 @@ class Cable:
 
     The switch makes a cable with `offer`, the worker gets its end by `take`. `memory` is the descriptor of memory that
     both ends map, and is closed. Whoever wants to sleep on `fileno` calls `rest` before and `wake` after it.
+    While `is_patient`, acknowledgements alone ring at neither end.
     """
 
     def __init__(self, connection: socket.socket, memory: int, *, is_switch: bool) -> None:
@@ -197,6 +200,7 @@ class Cable:
         (self._data_in, self._state_in), (self._data_out, self._state_out) = directions[:: 1 if is_switch else -1]
         self._place = np.zeros(2, np.int64)
         self._held_bytes = -1  # of the burst that was received last; -1 when its memory was given back
+        self.is_patient = False
         compiled = load()
         self._put, self._fill, self._next = compiled.pipe_put, compiled.pipe_fill, compiled.pipe_next
         self._release, self._rest = compiled.pipe_release, compiled.pipe_rest
@@ -250,11 +254,11 @@ class Cable:
 
     def send_burst(self, burst: np.ndarray) -> bool:
         """Send `burst` (uint8, whole records, at most `BURST_BYTES_MAX`); False when the cable is full."""
-        return self._is_done(self._put(self._data_out, self._state_out, burst))
+        return self._is_done(self._put(self._data_out, self._state_out, burst, self.is_patient))
 
     def send_queue(self, data: np.ndarray, row: np.record) -> bool:
         """Send what waits in a frame queue of these `data` and state; False when the cable is full."""
-        return self._is_done(self._fill(self._data_out, self._state_out, data, row))
+        return self._is_done(self._fill(self._data_out, self._state_out, data, row, self.is_patient))
 
     def _is_done(self, outcome: int) -> bool:
         if outcome >= Put.DONE_WAKE:
@@ -268,7 +272,7 @@ class Cable:
 
     def rest(self) -> bool:
         """Before sleeping on `fileno`: whether it will tell of what comes. False when a burst is there already."""
-        return self._rest(self._state_in)
+        return self._rest(self._state_in, _PATIENT_SLEEP if self.is_patient else _SLEEP)
 
     def gather_s(self) -> float:
         """Nothing: whoever sends rings only for those who sleep."""

@@ -34,6 +34,9 @@ class Driver(Protocol):
     def give(self, now_ps: int) -> bool:
         """Send what the NIC has to send; whether more waits for the room that this has made."""
 
+    def be_patient(self, is_patient: bool) -> None:
+        """Whether nobody here waits for acknowledgements, nor anybody for those that leave here."""
+
     def due_ps(self, now_ps: int, moved_ps: int, busy: bool) -> int:
         """When to go on, if nothing is heard; the engines moved last at `moved_ps` and are `busy` or not."""
 

@@ -200,6 +200,11 @@ class Member:
         engines = self.engine, None if self._whole is None else self._whole.engine
         return any(engine is not None and engine.has_more for engine in engines)
 
+    @property
+    def awaits_acknowledgements(self) -> bool:
+        """Whether this rank or another one of the group may have to hear of an acknowledgement at once."""
+        return self.engine is not None and self.engine.awaits_acknowledgements
+
     def _hear_mates(self) -> bool:
         if self.mates is None:
             return False

@@ -69,6 +69,11 @@ class NicDriver:
         self._cable_is_full = not self._outlet.send()
         return self._nic.is_held_up
 
+    def be_patient(self, is_patient: bool) -> None:
+        """Then acknowledgements alone wake nobody, if the carrier is a cable. They come before the NIC's timer."""
+        if isinstance(self._cable, Cable):
+            self._cable.is_patient = is_patient
+
     def due_ps(self, now_ps: int, moved_ps: int, busy: bool) -> int:
         """The NIC's next timer."""
         return self._nic.next_timer_ps()

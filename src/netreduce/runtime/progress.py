@@ -11,6 +11,7 @@ import contextlib
 import os
 import select
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -81,6 +82,7 @@ class Progress:
         self._commands: deque[Command] = deque()
         self._turn = threading.Lock()
         self._is_asleep = False
+        self._alarm_s = 0.0  # when the progress thread wakes by itself (time.monotonic)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.inbox, self._bell = select.epoll(), select.epoll()
         self._bell.register(self.inbox, select.EPOLLIN)
@@ -149,9 +151,10 @@ class Progress:
                 raise
         finally:
             self._bell.modify(self.inbox, select.EPOLLIN)
-            goes_on = self.stopping or self.is_over or self._prepare_to_sleep() < IDLE_S
+            due_s = time.monotonic() + self._prepare_to_sleep()
+            is_in_time = self._alarm_s <= due_s and not (self.stopping or self.is_over)
             self._turn.release()
-            if goes_on:
+            if not is_in_time:  # else the progress thread wakes early enough without being woken
                 self._ring()
 
     def _run(self) -> None:
@@ -159,6 +162,7 @@ class Progress:
         while not self.stopping and not self.is_over:
             with self._turn:
                 timeout_s = self._work()
+                self._alarm_s = time.monotonic() + timeout_s
             self._bell.poll(timeout_s)
         self._rounds.end()
 

@@ -66,6 +66,9 @@ class RdmaDriver:
         """Nothing."""
         return False
 
+    def be_patient(self, is_patient: bool) -> None:
+        """Nothing: the device acknowledges as it likes."""
+
     def due_ps(self, now_ps: int, moved_ps: int, busy: bool) -> int:
         """At once, soon, or, when no operation is under way, never."""
         if not busy:

@@ -76,6 +76,7 @@ class Worker:
         self._moved_ps = 0
         self._lost: NetReduceError | None = None
         self._next_tick_ps = 0
+        self._awaits_acknowledgements = False
         self._progress = Progress(self)
         self._progress.inbox.register(self._channel, select.EPOLLIN)
         self._driver.watch(self._progress.inbox)
@@ -174,6 +175,9 @@ class Worker:
         for member in self._members:
             moved |= member.progress(now_ps)
             more |= member.has_more
+        # What ends in this round may be acknowledged by what leaves in it.
+        awaited, self._awaits_acknowledgements = self._awaits_acknowledgements, self._await_acknowledgements()
+        self._driver.be_patient(not (awaited or self._awaits_acknowledgements))
         more |= self._driver.give(now_ps)
         if now_ps >= self._next_tick_ps:
             self._next_tick_ps = now_ps + TICK_PS
@@ -184,6 +188,9 @@ class Worker:
         if moved:
             self._moved_ps = now_ps
         return more
+
+    def _await_acknowledgements(self) -> bool:
+        return any(member.awaits_acknowledgements for member in self._members)
 
     def prepare_to_sleep(self) -> float:
         """Seconds until something is due; 0 if something is there."""
