@@ -49,6 +49,20 @@ def test_progress_gives_all_retries_back() -> None:
         assert a.statuses() == [(message, "IBV_WC_SUCCESS")]
 
 
+def test_copies_of_a_nak_cost_no_more_retries_than_one() -> None:
+    wire = make_wire()
+    a, b = connect(wire, retry_cnt=1)
+    wire.hooks[0] = lose(0)
+    wire.hooks[1] = lambda frame: [frame] * 10
+    fill(a, seed=3)
+    b.receive(1, 0, 600)
+    a.send(1, 0, 600)
+    wire.run()
+    assert a.statuses() == [(1, "IBV_WC_SUCCESS")]
+    assert [packet.psn for packet in wire.sent(0)] == [0, 1, 2, 0, 1, 2]
+    assert a.nic.counters()["packet_seq_err"] == 1
+
+
 @pytest.mark.parametrize("rnr_retry", [0, 3])
 def test_a_receiver_without_work_requests_is_asked_rnr_retry_times(rnr_retry: int) -> None:
     wire = make_wire()

@@ -27,7 +27,8 @@ def holds(seed: int, splice: bool, levels: bool = True) -> None:
 @pytest.mark.parametrize("levels", [False, True], ids=["one switch", "levels"])
 @pytest.mark.parametrize("seed_kept", KEPT)
 def test_a_kept_seed_that_found_something_holds(seed_kept: int, levels: bool) -> None:
-    holds(seed_kept, splice=True, levels=levels)
+    for splice in (True, False):
+        holds(seed_kept, splice, levels)
 
 
 @pytest.mark.parametrize("splice", [True, False], ids=["spliced", "forwarded"])

@@ -55,9 +55,15 @@ def acknowledge(tables: NicTables, row: int, count: int) -> bool:
 
 @compiled
 def _repeat(tables: NicTables, row: int, is_news: bool) -> None:
-    """The peer saw a gap: send again what is unacknowledged. Costs a retry unless something arrived since the last."""
+    """The peer saw a gap: send again what is unacknowledged. Costs a retry unless something arrived since the last.
+
+    A copy of a NAK that finds nothing sent again yet says nothing new: a network that copies frames costs no retries.
+    """
     qp = tables.qp[row]
     if qp.rnr_waiting:
+        return
+    if qp.next_packet == qp.acked_packets:
+        drop(tables, DropReason.DUPLICATE.value, qp.qpn, psn_add(qp.first_psn, qp.acked_packets))
         return
     tables.counters[0].packet_seq_err += 1
     if not is_news:
