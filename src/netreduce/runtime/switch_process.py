@@ -16,8 +16,7 @@ from pathlib import Path
 READY = b"ready"
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run a switch until its owner and its workers are gone."""
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="netreduce-switch", description="The NetReduce switch; started by its owner.")
     parser.add_argument("--listener-fd", type=int, required=True, help="the listening socket, inherited")
     parser.add_argument("--owner-fd", type=int, required=True, help="a socket whose other end the owner holds")
@@ -28,7 +27,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--fault", action="append", default=[], help="a fault on a link, as `netreduce run` takes it")
     parser.add_argument("--fault-seed", type=int, default=0, help="decides what faults do by chance")
     parser.add_argument("--log-level", default="WARNING")
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a switch until its owner and its workers are gone."""
+    options = _parse(arguments)
     logging.basicConfig(level=options.log_level.upper(), format="netreduce switch: %(levelname)s: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, whose end is what ends us
 

@@ -85,21 +85,7 @@ def connect(
         raise ConfigurationError(f"the group has {world_size} ranks, at most {RANKS_MAX} fit into a ring")
     if provider_named(provider) != RDMA:
         ensure_compiled(_say if rank == 0 else None)
-    # A later group of the same name must not read this one's invitation, so each is numbered.
-    number = store.add(f"netreduce/{rank}/count", 1)
-    key = f"netreduce/{number}/invitation"
-    if rank == 0:
-        invitation = _invite(group, switch)
-        store.set(key, msgspec.json.encode(invitation).decode())
-    else:
-        invitation = _await_invitation(store, key, timeout)
-    if invitation.error:
-        raise NetReduceError(f"rank 0 has no switch: {invitation.error}")
-    if invitation.host != socket.gethostname() and not is_remote(invitation.address):
-        raise ConfigurationError(
-            f"rank 0 is on host {invitation.host}, rank {rank} on {socket.gethostname()}: "
-            "the embedded switch connects processes of one machine; NETREDUCE_SWITCH=HOST:PORT names one between them"
-        )
+    invitation = _invitation(store, group, rank, switch, timeout)
     with _process.lock:
         worker = _process.workers.get(invitation.address)
         if worker is None:
@@ -171,6 +157,26 @@ def leave_all() -> None:
 
 def _say(text: str) -> None:
     print(f"netreduce: {text}", file=sys.stderr, flush=True)
+
+
+def _invitation(store: Store, group: str, rank: int, switch: str, timeout: timedelta) -> Invitation:
+    """Where the group's ranks meet, as rank 0 says through `store`; raises when this rank cannot go there."""
+    # A later group of the same name must not read this one's invitation, so each is numbered.
+    number = store.add(f"netreduce/{rank}/count", 1)
+    key = f"netreduce/{number}/invitation"
+    if rank == 0:
+        invitation = _invite(group, switch)
+        store.set(key, msgspec.json.encode(invitation).decode())
+    else:
+        invitation = _await_invitation(store, key, timeout)
+    if invitation.error:
+        raise NetReduceError(f"rank 0 has no switch: {invitation.error}")
+    if invitation.host != socket.gethostname() and not is_remote(invitation.address):
+        raise ConfigurationError(
+            f"rank 0 is on host {invitation.host}, rank {rank} on {socket.gethostname()}: "
+            "the embedded switch connects processes of one machine; NETREDUCE_SWITCH=HOST:PORT names one between them"
+        )
+    return invitation
 
 
 def _invite(group: str, switch: str) -> Invitation:
