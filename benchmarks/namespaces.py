@@ -125,7 +125,7 @@ class Network:
         assert helper.stdout is not None
         assert helper.stdout.readline().strip() == "off"
         yield
-        helper.communicate(timeout=10)
+        helper.communicate(timeout=60)
 
     def start(
         self, namespace: str, command: list[str], environment: dict[str, str] | None = None, **options

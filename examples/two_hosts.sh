@@ -18,6 +18,7 @@ switch=
 trap end EXIT
 
 for name in nr-a nr-b nr-switch; do
+    ip netns del "$name" 2>/dev/null || true # a run that was killed has left it
     ip netns add "$name"
     ip -n "$name" link set lo up
 done

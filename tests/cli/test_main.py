@@ -2,6 +2,7 @@ import subprocess
 import sys
 import time
 
+from tests.patience import bound_s
 from typer.testing import CliRunner
 
 from netreduce import __version__
@@ -27,4 +28,4 @@ def test_help_needs_neither_compiler_nor_torch():
     start = time.monotonic()
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.stderr.strip() == "[]"
-    assert time.monotonic() - start < 5  # 0.3 s on an idle machine
+    assert time.monotonic() - start < bound_s()  # 0.3 s on an idle machine

@@ -98,7 +98,7 @@ class Hub:
         self.observer = Observer(self.address)
 
     def _accept(self, listener: socket.socket) -> Carrier:
-        listener.settimeout(30)
+        listener.settimeout(100)
         connection = accept(listener)
         assert connection is not None, "QEMU did not connect"
         listener.close()
@@ -108,7 +108,7 @@ class Hub:
         """End the switch."""
         self.observer.close()
         self._owner.close()
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         self._server.close()
         self._end.close()

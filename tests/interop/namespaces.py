@@ -11,15 +11,15 @@ import pytest
 
 def require_root() -> None:
     """Skip where namespaces cannot be made; fail where ``CI=true``."""
-    reason = ""
+    reason, probe = "", f"nrprobe{os.getpid()}"
     if os.geteuid() != 0:
         reason = "network namespaces need root"
     elif shutil.which("ip") is None:
         reason = "ip is not installed: apt-get install iproute2"
-    elif subprocess.run(["ip", "netns", "add", "nrprobe"], capture_output=True).returncode:
+    elif subprocess.run(["ip", "netns", "add", probe], capture_output=True).returncode:
         reason = "network namespaces cannot be made here"
     else:
-        subprocess.run(["ip", "netns", "del", "nrprobe"], check=True)
+        subprocess.run(["ip", "netns", "del", probe], check=True)
     if reason and os.environ.get("CI", "").lower() == "true":
         pytest.fail(reason)
     if reason:

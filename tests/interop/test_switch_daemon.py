@@ -9,15 +9,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from benchmarks.namespaces import Network
 from tests.interop.namespaces import require_root
+from tests.patience import eventually
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 TELL_OFFLOADS = """
 import sys
 from pyroute2.ethtool import Ethtool
@@ -49,13 +49,6 @@ def run_on_switch(network: Network, *command: str) -> str:
 
 def offloads_that_are_on(network: Network) -> set[str]:
     return set(run_on_switch(network, sys.executable, "-c", TELL_OFFLOADS, "sw9").split())
-
-
-def wait_for(is_so) -> None:
-    deadline = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def start(network: Network, directory: Path, settings: str = "path-mtu = 1024", **changes) -> subprocess.Popen[str]:
@@ -96,7 +89,7 @@ def test_once_its_ports_are_open_it_has_no_privileges_and_tells_its_story_in_jso
     assert {int(status[name], 16) for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {0}
     assert status["NoNewPrivs"] == "1"
     switch.send_signal(signal.SIGTERM)
-    output, _ = switch.communicate(timeout=20)
+    output, _ = switch.communicate(timeout=60)
     assert switch.returncode == 0
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert any(line["message"].startswith("draining") and line["level"] == "info" for line in lines)
@@ -116,18 +109,18 @@ def test_offloads_come_back_after_sigterm_after_a_kill_and_after_the_next_start_
             switch = start(network, directory)
             assert not offloads_that_are_on(network)
             switch.send_signal(ending)
-            switch.communicate(timeout=20)
-            wait_for(lambda: offloads_that_are_on(network) == before)
+            switch.communicate(timeout=60)
+            assert eventually(lambda: offloads_that_are_on(network) == before)
         switch = start(network, directory)
         helpers = Path(f"/proc/{switch.pid}/task/{switch.pid}/children").read_text().split()
         for pid in [*map(int, helpers), switch.pid]:
             os.kill(pid, signal.SIGKILL)
-        switch.communicate(timeout=20)
+        switch.communicate(timeout=60)
         assert not offloads_that_are_on(network)
         switch = start(network, directory)
         switch.terminate()
-        switch.communicate(timeout=20)
-        wait_for(lambda: offloads_that_are_on(network) == before)
+        switch.communicate(timeout=60)
+        assert eventually(lambda: offloads_that_are_on(network) == before)
     finally:
         network.mode, network.ports = "route", ["eth0"]
 
@@ -136,7 +129,7 @@ def test_two_hosts_and_a_switch_on_one_machine_as_the_readme_shows_it():
     require_root()
     environment = os.environ | {"PYTHON": sys.executable}
     script = ["sh", str(ROOT / "examples" / "two_hosts.sh")]
-    result = subprocess.run(script, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110)
+    result = subprocess.run(script, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "rank 0: 1 + 2 = 3" in result.stdout
     assert "rank 1: 1 + 2 = 3" in result.stdout

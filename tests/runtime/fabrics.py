@@ -31,7 +31,7 @@ def served(switch: Switch | None = None, faults: LiveFaults | None = None) -> It
         thread.start()
         yield address
         owner.close()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
         server.close()
 

@@ -31,10 +31,10 @@ def children():
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_over():
-    before = descriptors()
+    before, known = descriptors(), children()  # others' tests may have left some that live as long as the session
     yield
     assert eventually(lambda: len(descriptors()) <= len(before)), (before, descriptors())
-    assert children() == []
+    assert set(children()) <= set(known)
 
 
 def test_workers_of_pretended_machines_are_told_so_as_torchrun_does():

@@ -10,7 +10,7 @@ import textwrap
 import time
 
 import pytest
-from tests.patience import BOUND_S, eventually, is_alive
+from tests.patience import bound_s, eventually, is_alive
 
 pytestmark = pytest.mark.live
 
@@ -64,7 +64,9 @@ def nothing_is_left_over(monkeypatch):
 def test_a_run_ends_with_what_the_network_did():
     code, out, err = run("x = np.ones(200_000, np.float32); world.all_reduce(x); print(x[0], x[-1])")
     assert (code, sorted(out.splitlines())) == (0, [f"[{rank}] 3.0 3.0" for rank in range(3)]), err
-    assert "in-network reduction was ACTIVE: 2 messages, 588 packets spliced" in err
+    active = re.search(r"in-network reduction was ACTIVE: 2 messages, (\d+) packets spliced", err)
+    assert active, err
+    assert int(active[1]) >= 588  # more, if one was sent twice
     assert "ICRC failures: 0" in err
 
 
@@ -74,7 +76,7 @@ def test_the_capture_of_a_run_can_be_shown(tmp_path):
     assert code == 0, err
     shown = subprocess.run([sys.executable, "-m", "netreduce", "show", str(file)], capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.count("float32 sum 4000 B") == 4  # two ranks' data, in and out
+    assert shown.stdout.count("float32 sum 4000 B") >= 4  # two ranks' data, in and out
     assert "icrc bad" not in shown.stdout.lower()
 
 
@@ -125,10 +127,12 @@ def test_survivors_raise_within_the_bound_when_nobody_else_ends_them():
     killed_s = time.monotonic()
     for rank in (0, 2):
         _, err = workers[rank].communicate(timeout=60)
-        assert time.monotonic() - killed_s < BOUND_S
+        assert time.monotonic() - killed_s < bound_s()
         last = err.strip().splitlines()[-1]
         assert "PeerLostError" in last
-        assert re.search(r"group 'world' \(ring 1\): all_reduce #0: rank 1 was lost: .*process \d+", last), last
+        # Who was slow to call has heard of it before.
+        assert re.search(r"group 'world' \(ring 1\): (all_reduce #0: )?rank 1 was lost: .*process \d+", last), last
+        assert "all_reduce #0" in last
     switch.close()
 
 
@@ -164,7 +168,7 @@ def test_an_exception_in_one_rank_is_news_at_once_to_the_others():
     """)
     assert code == 1
     assert "ValueError: my own fault" in err.splitlines()[-2]
-    assert all(float(seconds) < BOUND_S for seconds in re.findall(r"heard after (\S+) s", err)), err
+    assert all(float(seconds) < bound_s() for seconds in re.findall(r"heard after (\S+) s", err)), err
 
 
 def test_interrupting_the_launcher_ends_everything():
@@ -172,7 +176,7 @@ def test_interrupting_the_launcher_ends_everything():
     for _ in range(3):
         process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    code, _, err = finish(process, 15)
+    code, _, err = finish(process)
     assert code == 128 + signal.SIGINT
     assert "ended by SIGINT" in err
 

@@ -182,4 +182,4 @@ def test_a_worker_that_comes_back_finds_the_faults_of_its_link(seed, rng):
         for _ in range(2):
             assert reduced(address, rng, 1000)
             assert eventually(lambda: not observe(address).ports)
-        assert link.up.held_frames == 0
+        assert eventually(lambda: link.up.held_frames == 0)

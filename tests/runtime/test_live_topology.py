@@ -42,7 +42,7 @@ def run(path: Path, topology: str, *options: str) -> subprocess.CompletedProcess
     file.write_text(topology)
     command = [sys.executable, "-m", "netreduce", "run", "--topology", str(file), *options, "--"]
     command += [sys.executable, "-c", textwrap.dedent(CODE)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=110)
 
 
 def test_workers_stand_in_the_racks_of_the_file_by_rank_and_are_summed_rack_by_rack(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from tests.patience import BOUND_S, descriptors, eventually
+from tests.patience import bound_s, descriptors, eventually
 from tests.runtime.fabrics import on_all_ranks, served
 from typer.testing import CliRunner
 
@@ -166,13 +166,11 @@ def test_if_one_rank_cannot_meet_its_mates_all_take_the_one_ring(address, monkey
     def refuse(door, ring_id, rank, doors, check):
         if rank == 2:
             raise NetReduceError("no way")
-        return meet(door, ring_id, rank, doors, lambda: _not_for_ever(start))
+        return meet(door, ring_id, rank, doors, not_for_ever if rank == 3 else check)
 
-    def _not_for_ever(start):
-        if time.monotonic() - start > 2:
-            raise CollectiveTimeoutError("nobody came")
+    def not_for_ever():
+        raise CollectiveTimeoutError("nobody came")
 
-    start = time.monotonic()
     monkeypatch.setattr(groups, "meet", refuse)
     with caplog.at_level(logging.WARNING, logger="netreduce"):
         results = on_all_ranks(address, 4, lambda world: (total_of(world), world.scheme), NAMES)
@@ -236,7 +234,7 @@ def test_survivors_of_a_killed_worker_hear_who_it_was_and_nothing_is_left():
         assert "PeerLostError" in last
         assert f"rank {DYING} was lost" in last
     switch.close()
-    assert set(os.listdir("/dev/shm")) == shared
+    assert eventually(lambda: set(os.listdir("/dev/shm")) <= shared)
 
 
 def test_workers_that_do_not_fill_their_machines_are_refused_before_anything_starts():
@@ -293,7 +291,7 @@ def test_waiting_for_mates_ends_with_the_group():
     start = time.monotonic()
     with pytest.raises(PeerLostError):
         meet(door, 7, 1, {0: ""}, lost)
-    assert time.monotonic() - start < BOUND_S
+    assert time.monotonic() - start < bound_s()
     door.close()
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from tests.patience import eventually
 
 from netreduce.errors import NetReduceError
 from netreduce.runtime.progress import IDLE_S, Pending, Progress
@@ -19,7 +20,8 @@ class Machine:
         self.near, self.far = socket.socketpair()
         self.near.setblocking(False)
         self.asked = []
-        self.threads = set()
+        self.answering = []
+        self.has_looked = False
         self.losses = []
         self.ended = threading.Event()
         self.fault = None
@@ -27,7 +29,7 @@ class Machine:
         self.progress.inbox.register(self.near, select.EPOLLIN)
 
     def step(self):
-        self.threads.add(threading.current_thread())
+        self.has_looked = True
         self.progress.run_commands()
         if self.fault is not None:
             raise self.fault
@@ -38,6 +40,7 @@ class Machine:
 
     def wake(self, ready):
         if self.near.fileno() in ready:
+            self.answering.append(threading.current_thread())
             for _ in self.near.recv(100):
                 self.asked.pop(0).set_result(None)
 
@@ -72,10 +75,12 @@ def machine():
 
 
 def wait_for(condition):
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    assert eventually(condition)
+
+
+def wait_until_asleep(machine):
+    """The progress thread has had its first look, and no turn."""
+    wait_for(lambda: machine.has_looked and machine.progress._is_asleep and not machine.progress._turn.locked())
 
 
 def send_when_asked(machine, count=1):
@@ -89,13 +94,11 @@ def send_when_asked(machine, count=1):
 
 
 def test_a_waiting_thread_does_the_work_itself(machine):
-    wait_for(lambda: machine.threads)  # the progress thread has had its first look and sleeps
-    time.sleep(0.05)
-    machine.threads.clear()
+    wait_until_asleep(machine)
     answer = send_when_asked(machine)
     machine.ask()
     answer.join()
-    assert machine.threads == {threading.current_thread()}
+    assert machine.answering == [threading.current_thread()]
 
 
 def test_a_second_waiting_thread_is_served_by_the_first_and_by_the_progress_thread(machine):
@@ -122,7 +125,6 @@ def test_submitted_commands_run_while_another_thread_drives_and_after_it_has_lef
     assert ran.wait(10)
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
 def test_an_interrupt_of_the_sleep_harms_nobody(machine):
     class InterruptedError(Exception):
         pass
@@ -130,13 +132,20 @@ def test_an_interrupt_of_the_sleep_harms_nobody(machine):
     def interrupt(_number, _frame):
         raise InterruptedError
 
-    wait_for(lambda: machine.threads)
+    def interrupt_the_sleep():
+        wait_for(lambda: machine.asked)
+        time.sleep(0.1)  # for the last steps of the round that has taken the question
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
+
+    wait_until_asleep(machine)
     previous = signal.signal(signal.SIGALRM, interrupt)
+    interrupting = threading.Thread(target=interrupt_the_sleep)
+    interrupting.start()
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(InterruptedError):
             machine.ask()
     finally:
+        interrupting.join()
         signal.signal(signal.SIGALRM, previous)
     assert not machine.losses
     answer = send_when_asked(machine, 2)
@@ -158,8 +167,7 @@ def test_a_fault_in_a_round_is_raised_to_whoever_waits_and_ends_everything(machi
 
 
 def test_a_fault_in_a_round_of_a_waiting_thread_is_its_own(machine):
-    wait_for(lambda: machine.threads)
-    time.sleep(0.05)
+    wait_until_asleep(machine)
     pending = Pending()
 
     def break_down():

@@ -17,7 +17,7 @@ from typing import Any
 
 START_TIMEOUT_S = 110  # a first run compiles
 RUN_TIMEOUT_S = 60
-GROUP_TIMEOUT_S = 20
+GROUP_TIMEOUT_S = 40
 
 
 class World:
