@@ -4,8 +4,9 @@ import time
 
 import numpy as np
 import pytest
-from tests.patience import bound_s, descriptors, eventually
+from tests.patience import PATIENCE_S, bound_s, descriptors, eventually
 from tests.runtime.fabrics import on_all_ranks, served
+from tests.runtime.ranks import switch
 
 import netreduce
 from netreduce.errors import (
@@ -19,7 +20,6 @@ from netreduce.errors import (
     UnsupportedError,
 )
 from netreduce.runtime.communicator import Communicator
-from netreduce.runtime.embedded import SwitchProcess
 from netreduce.runtime.member import LEFT_GRACE_S
 
 pytestmark = pytest.mark.live
@@ -221,18 +221,18 @@ def reduce_until_it_fails(world):
 
 def test_the_same_processes_start_over_at_a_new_switch_when_theirs_has_died():
     for _ in range(2):
-        switch = SwitchProcess(ports=2)
-        switch.wait_until_ready()
+        both_have_the_sum = threading.Barrier(2)
+        with switch(ports=2) as fabric:
 
-        def job(world, switch=switch):
-            np.testing.assert_array_equal(world.all_reduce(np.ones(1000, np.float32)), 2)
-            if world.rank == 0:
-                switch._process.kill()
-            with pytest.raises(SwitchLostError, match=switch.address):
-                reduce_until_it_fails(world)
+            def job(world, fabric=fabric, both_have_the_sum=both_have_the_sum):
+                np.testing.assert_array_equal(world.all_reduce(np.ones(1000, np.float32)), 2)
+                both_have_the_sum.wait(PATIENCE_S)
+                if world.rank == 0:
+                    fabric._process.kill()
+                with pytest.raises(SwitchLostError, match=fabric.address):
+                    reduce_until_it_fails(world)
 
-        on_all_ranks(switch.address, 2, job)
-        switch.close()
+            on_all_ranks(fabric.address, 2, job)
 
 
 def test_without_a_launcher_the_error_says_how_to_start(monkeypatch):

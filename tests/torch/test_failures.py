@@ -20,7 +20,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.patience import bound_s, eventually
-from tests.torch.world import World
+from tests.torch.world import World, await_all
 
 pytestmark = pytest.mark.live
 
@@ -118,6 +118,7 @@ def check_death(size: int, moment: str) -> tuple[float, str]:
         dist.all_reduce(total, group=group)
     if moment == "in a backward pass":
         model = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+    await_all(moment, range(5 - size, 5))
     if moment == "while others wait" and dying:
         time.sleep(1)
     if dying:

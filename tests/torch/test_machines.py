@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tests.torch.world import World
+from tests.torch.world import World, await_all
 
 from netreduce.collectives.reductions import Reduction
 from netreduce.errors import MismatchError, PeerLostError, UnsupportedError
@@ -115,6 +115,7 @@ def test_a_mismatch_inside_a_machine_is_named_on_all_ranks(machines: World):
 def check_death() -> list[str]:
     reducer = reducer_with_gloo()
     reducer.all_reduce(torch.ones(100), ScaledReduction(Reduction.SUM)).result(20)
+    await_all("before the death", range(4))
     if dist.get_rank() == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     on_device = reducer.all_reduce(torch.ones(100_000), ScaledReduction(Reduction.SUM))

@@ -9,7 +9,7 @@ import contextlib
 import multiprocessing
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -82,6 +82,15 @@ class World:
                 failures.append(f"rank {rank}: {result}")
         assert not failures, "\n".join(failures)
         return results
+
+
+def await_all(moment: str, ranks: Iterable[int]) -> None:
+    """Return when all `ranks` are at this moment, by torch's store: who then dies takes no result from the others."""
+    import torch.distributed as dist
+
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"rank {dist.get_rank()} {moment}", "")
+    store.wait([f"rank {rank} {moment}" for rank in ranks])
 
 
 def _serve(rank: int, size: int, store: str, connection: Connection, machine: str = "") -> None:
