@@ -2,6 +2,9 @@
 
 Packets are made one at a time, only while the egress queue has room, straight from the user's memory. After a loss
 sending goes on from any packet of any message (go-back-N), with the opcodes and PSNs of the first time.
+
+The IPv4 identification is the low half of the PSN, so that consecutive packets have consecutive ones: segmentation
+offload counts them so, and the ICRC, which covers them, stays right (see wire/segmentation.py).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from netreduce.nic.memory import copy_elements
 from netreduce.nic.tables import TEMPLATE_BYTES, NicTables, note, raise_event
 from netreduce.trace.events import Event
 from netreduce.units import NEVER_PS
-from netreduce.wire.bigendian import write_be24, write_be32, write_be64
+from netreduce.wire.bigendian import write_be16, write_be24, write_be32, write_be64
 from netreduce.wire.frames import RECORD_HEADER_BYTES, queue_commit, queue_reserve
 from netreduce.wire.icrc import UDP_BYTES
 from netreduce.wire.opcodes import BTH_BYTES, ICRC_BYTES, OPCODE_HEADER_BYTES, OPCODE_ROLES, RETH_BYTES, Opcode, Role
@@ -127,6 +130,7 @@ def _send_packet(tables: NicTables, row: int, qp: np.record) -> int:
     frame[BTH_AT + 8] = 0x80 if ask else 0
     psn = psn_add(qp.first_psn, qp.next_packet)
     write_be24(frame, BTH_AT + 9, psn)
+    write_be16(frame, ETHERNET_BYTES + 4, psn & 0xFFFF)
     _write_extensions(frame, work, opcode)
     for i in range(payload_at + size, icrc_at):
         frame[i] = 0

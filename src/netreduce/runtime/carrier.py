@@ -6,7 +6,7 @@ nothing more will come or go, `BadBurstError` when what came makes no sense.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -43,6 +43,14 @@ class Carrier(Protocol):
 
     def close(self) -> None:
         """Let go of it; the other end sees it, where there is one."""
+
+
+@runtime_checkable
+class Partial(Protocol):
+    """A carrier that takes any number of frames from where they lie, instead of a burst whole or not at all."""
+
+    def send_some(self, burst: np.ndarray) -> int:
+        """Send frames from the start of `burst` (whole records, any size) until there is no room; the bytes used."""
 
 
 class Watched:

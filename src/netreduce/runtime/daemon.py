@@ -22,9 +22,10 @@ from netreduce.runtime.address import host_and_port
 from netreduce.runtime.cable import ADDRESS_SCHEME, listen
 from netreduce.runtime.clock import Clock
 from netreduce.runtime.exercise import exercise
-from netreduce.runtime.interface import InterfaceCarrier, interface_mac, ip_to
+from netreduce.runtime.interface import InterfaceCarrier, interface_mac
 from netreduce.runtime.live_faults import LiveFaults
 from netreduce.runtime.offloads import require_mtu
+from netreduce.runtime.packet_filters import ip_to
 from netreduce.runtime.privileges import become
 from netreduce.runtime.router import require_arm
 from netreduce.runtime.server import SwitchServer

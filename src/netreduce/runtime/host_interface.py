@@ -16,12 +16,14 @@ from pyroute2 import IPRoute
 
 from netreduce.errors import ConfigurationError
 from netreduce.runtime.address import INTERFACE_VARIABLE, source_ip
-from netreduce.runtime.interface import InterfaceCarrier, attach_filter, interface_mac, roce_to
+from netreduce.runtime.interface import InterfaceCarrier, interface_mac
 from netreduce.runtime.offloads import path_mtu_of
+from netreduce.runtime.packet_filters import attach_filter, roce_to
 from netreduce.wire.build import build_burst
 
 ROCE_UDP_PORT = 4791
 _DROP_ALL = [(0x06, 0, 0, 0)]
+_UDP_GRO = 104
 
 
 class HostInterface:
@@ -76,6 +78,7 @@ class HostCarrier(InterfaceCarrier):
 def _hold_port(ip: str) -> socket.socket:
     guard = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     attach_filter(guard, _DROP_ALL)
+    guard.setsockopt(socket.IPPROTO_UDP, _UDP_GRO, 1)  # or the kernel would cut each super-frame before it drops it
     try:
         guard.bind((ip, ROCE_UDP_PORT))
     except OSError as error:

@@ -1,15 +1,15 @@
 """Frames at a Linux network interface, by a packet(7) socket: a port of the switch, or an embedded NIC's only port.
 
-Received frames lie in a ring of slots that the kernel fills and this process reads, without a system call; frames are
-sent from where they lie, many in one call (sendmmsg). Opening needs CAP_NET_RAW. What the interface's offloads would
-spoil is told by `offloads.py`.
+Frames are sent from where they lie, many in one call (sendmmsg), and runs of RoCE packets as super-frames (see
+wire/segmentation.py); `packet_ring.py` receives. Opening needs CAP_NET_RAW and CAP_NET_ADMIN. What the interface's
+offloads would spoil is told by `offloads.py`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import mmap
+import logging
 import os
 import socket
 import struct
@@ -22,18 +22,23 @@ import numpy as np
 
 from netreduce.compiled import entry
 from netreduce.errors import ConfigurationError
+from netreduce.runtime import packet_ring
 from netreduce.runtime.cable import CableClosedError
 from netreduce.runtime.carrier import Watched
+from netreduce.runtime.packet_filters import attach_filter
+from netreduce.runtime.packet_ring import SOL_PACKET, Ring
 from netreduce.units import PS_PER_MS, PS_PER_S
-from netreduce.wire.frames import BURST_BYTES_MAX, FRAME_BYTES_MAX, record_bytes
-from netreduce.wire.framing import frame_parts, ring_to_burst
+from netreduce.wire.frames import BURST_BYTES_MAX, FRAME_BYTES_MAX
+from netreduce.wire.framing import Seen
+from netreduce.wire.segmentation import HEAD_BYTES, SEGMENTS_MAX, lay_out
 
-PACKETS_PER_CALL = 64
+logger = logging.getLogger("netreduce")
+
+MESSAGES_PER_CALL = 64
+PARTS_PER_CALL = 1024 + 1 + SEGMENTS_MAX
 HEADERS_BYTES = 14 + 2 * 4
 """Ethernet header and two tags, which the MTU does not count."""
 SEND_BUFFER_BYTES = 16 * 1024 * 1024
-RING_BYTES = 16 * 1024 * 1024
-"""Memory of a ring: with slots of 2 KiB 8,192 frames, of 16 KiB (an MTU of 9,000) 1,024."""
 STREAM_BYTES = 1024
 """A burst of that size is part of a stream, one of `FULL_BYTES` needs no more frames."""
 FULL_BYTES = BURST_BYTES_MAX // 2
@@ -41,31 +46,16 @@ STREAM_GAP_PS = 5 * PS_PER_MS
 """What comes later starts a new stream."""
 GATHER_SHARE = 1 / 128
 GATHER_MAX_S = 150e-6
-BLOCK_BYTES = 64 * 1024
-SLOT_OVERHEAD_BYTES = 66
-"""Where a packet starts in a slot: struct tpacket2_hdr (32) and sockaddr_ll (20), aligned so that its network header
-lies at 80."""
 SYSFS = Path("/sys/class/net")
 
 _ETH_P_ALL = 3
-_SOL_PACKET = 263
-_PACKET_ADD_MEMBERSHIP, _PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION, _PACKET_IGNORE_OUTGOING = 1, 5, 6, 10, 23
-_TPACKET_V2 = 1
-_SLOT_IS_MINE = 1
+_PACKET_ADD_MEMBERSHIP, _PACKET_STATISTICS, _PACKET_IGNORE_OUTGOING = 1, 6, 23
 _PACKET_MR_PROMISC = 1
-_SO_SNDBUFFORCE, _SO_ATTACH_FILTER = 32, 26
+_SO_SNDBUFFORCE = 32
 _FRAME_REFUSED = (errno.ENOBUFS, errno.EMSGSIZE, errno.ENETDOWN)
 """The interface's queue is full, the frame too long, the link down: a frame is lost, as on any wire."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-MESSAGE = np.dtype(
-    [
-        ("name", np.int64), ("name_bytes", np.int64), ("parts", np.int64), ("part_count", np.int64),
-        ("control", np.int64), ("control_bytes", np.int64), ("flags", np.int64), ("length", np.int64),
-    ]
-)  # fmt: skip
-"""struct mmsghdr of a 64-bit Linux: struct msghdr, then the length (32 bits and padding)."""
 
 
 def interface_mtu(name: str) -> int:
@@ -101,87 +91,14 @@ def _open(name: str) -> socket.socket:
         ) from error
 
 
-def attach_filter(connection: socket.socket, program: Sequence[tuple[int, int, int, int]]) -> None:
-    """Let only frames through that the classic BPF `program` (code, jt, jf, k) accepts."""
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
-    fprog = struct.pack("HL", len(program), ctypes.addressof(code))
-    connection.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, fprog)
-
-
-def roce_to(ip: str) -> list[tuple[int, int, int, int]]:
-    """A classic BPF program that accepts RoCEv2 over IPv4 (UDP port 4791, no fragment) for `ip`."""
-    address = struct.unpack("!I", socket.inet_aton(ip))[0]
-    return [
-        (0x28, 0, 0, 12),  # ldh the ethertype
-        (0x15, 0, 9, 0x0800),
-        (0x20, 0, 0, 30),  # ld the destination
-        (0x15, 0, 7, address),
-        (0x30, 0, 0, 23),  # ldb the protocol
-        (0x15, 0, 5, socket.IPPROTO_UDP),
-        (0x28, 0, 0, 20),  # ldh flags and fragment offset
-        (0x45, 3, 0, 0x1FFF),
-        (0xB1, 0, 0, 14),  # ldx 4 * (IP header length)
-        (0x48, 0, 0, 16),  # ldh the UDP destination port
-        (0x15, 1, 0, 4791),
-        (0x06, 0, 0, 0),  # ret nothing
-        (0x06, 0, 0, 0x40000),  # ret the whole frame
-    ]
-
-
-def ip_to(mac: str) -> list[tuple[int, int, int, int]]:
-    """A classic BPF program that accepts IPv4 and IPv6 packets to `mac`. The kernel has taken the VLAN tag out."""
-    number = int.from_bytes(bytes.fromhex(mac.replace(":", "")), "big")
-    return [
-        (0x28, 0, 0, 0),  # ldh the destination's first half word
-        (0x15, 0, 6, number >> 32),
-        (0x20, 0, 0, 2),  # ld the rest of it
-        (0x15, 0, 4, number & 0xFFFFFFFF),
-        (0x28, 0, 0, 12),  # ldh the ethertype
-        (0x15, 1, 0, 0x0800),
-        (0x15, 0, 1, 0x86DD),
-        (0x06, 0, 0, 0x40000),  # ret the whole frame
-        (0x06, 0, 0, 0),  # ret nothing
-    ]
-
-
 @cache
-def load() -> tuple[Callable[..., int], Callable[..., int]]:
-    """The compiled functions that interfaces use: slots to bursts, and where the frames of a burst lie."""
-    row, table, numbers = np.zeros(0, np.uint8), np.zeros((1, 1), np.uint8), np.zeros(2, np.int64)
-    return (
-        entry(ring_to_burst, table, 0, 0, row, 0, numbers),
-        entry(frame_parts, row, 0, 0, np.zeros((1, 2), np.int64), numbers),
-    )
-
-
-class _Ring:
-    """The kernel's received packets at `connection`, of up to `packet_bytes` each, in slots that both share."""
-
-    def __init__(self, connection: socket.socket, packet_bytes: int) -> None:
-        slot_bytes = max(2048, 1 << (SLOT_OVERHEAD_BYTES + packet_bytes - 1).bit_length())
-        count = RING_BYTES // slot_bytes
-        request = struct.pack("IIII", BLOCK_BYTES, RING_BYTES // BLOCK_BYTES, slot_bytes, count)
-        connection.setsockopt(_SOL_PACKET, _PACKET_VERSION, struct.pack("i", _TPACKET_V2))
-        connection.setsockopt(_SOL_PACKET, _PACKET_RX_RING, request)
-        memory = mmap.mmap(connection.fileno(), RING_BYTES)
-        self._slots = np.frombuffer(memory, np.uint8).reshape(count, slot_bytes)
-        self._status = self._slots[:, :4].view(np.uint32)[:, 0]
-        self._per_burst = BURST_BYTES_MAX // int(record_bytes(packet_bytes))
-        self._next = 0
-        self.seen = np.zeros(2, np.int64)
-        self._to_burst, _ = load()
-
-    def receive(self, buffer: np.ndarray, now_ps: int) -> int:
-        """Take as many packets as surely fit into `buffer`; the burst's size in bytes, 0 when none waits."""
-        status = self._status[self._next : self._next + self._per_burst]
-        is_mine = status & _SLOT_IS_MINE
-        count = status.size if is_mine.all() else int(is_mine.argmin())
-        if count == 0:
-            return 0
-        size = int(self._to_burst(self._slots, self._next, count, buffer, now_ps, self.seen))
-        status[:count] = 0  # the kernel's again
-        self._next = (self._next + count) % self._status.size
-        return size
+def load() -> Callable[..., int]:
+    """The compiled function that lays frames out for sendmmsg; those of the ring are loaded, too."""
+    packet_ring.load()
+    burst, heads = np.zeros(0, np.uint8), np.zeros((1, HEAD_BYTES), np.uint8)
+    words = np.zeros((1, 8), np.int64)
+    pairs = np.zeros((1, 2), np.int64)
+    return entry(lay_out, burst, 0, True, words, pairs, heads, pairs)
 
 
 class InterfaceCarrier(Watched):
@@ -201,21 +118,23 @@ class InterfaceCarrier(Watched):
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, SEND_BUFFER_BYTES)
         if program is not None:
             attach_filter(self._socket, program)
-        self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+        self._socket.setsockopt(SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
         if program is None:
             membership = struct.pack("iHH8s", index, _PACKET_MR_PROMISC, 0, b"")
-            self._socket.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, membership)
-        self._ring = _Ring(self._socket, min(interface_mtu(name) + HEADERS_BYTES, FRAME_BYTES_MAX))
+            self._socket.setsockopt(SOL_PACKET, _PACKET_ADD_MEMBERSHIP, membership)
+        self._ring = Ring(self._socket, min(interface_mtu(name) + HEADERS_BYTES, FRAME_BYTES_MAX))
         self._socket.bind((name, _ETH_P_ALL))
         self._stream_start_ps = self._stream_last_ps = -STREAM_GAP_PS
         self._burst_bytes = 0
-        self._dropped_out = 0
-        self._kernel_drops = 0
-        self._out_parts, self._out_messages = _make_messages(PACKETS_PER_CALL)
-        self._done = np.zeros(1, np.int64)
+        self._dropped_out = self._kernel_drops = self._super_frames_out = 0
+        self._messages = np.zeros((MESSAGES_PER_CALL, 8), np.int64)  # struct mmsghdr of a 64-bit Linux
+        self._parts = np.zeros((PARTS_PER_CALL, 2), np.int64)
+        self._heads = np.zeros((MESSAGES_PER_CALL + 1, HEAD_BYTES), np.uint8)
+        self._marks = np.zeros((MESSAGES_PER_CALL, 2), np.int64)
+        self._joins = True
         self._rest = np.zeros(BURST_BYTES_MAX, np.uint8)
         self._rest_span = (0, 0)
-        _, self._find_parts = load()
+        self._lay_out = load()
 
     def fileno(self) -> int:
         """The socket's descriptor, for poll and epoll."""
@@ -249,7 +168,7 @@ class InterfaceCarrier(Watched):
         """Hand `burst` to the interface, once the previous one has left; False while it has not."""
         if not self.flush():
             return False
-        sent = self._send(burst)
+        sent = self.send_some(burst)
         rest = burst.size - sent
         self._rest[:rest] = burst[sent:]
         self._rest_span = (0, rest)
@@ -259,50 +178,49 @@ class InterfaceCarrier(Watched):
         """Send what is left; True when nothing is."""
         start, end = self._rest_span
         if start < end:
-            start += self._send(self._rest[start:end])
+            start += self.send_some(self._rest[start:end])
             self._rest_span = (start, end)
         return start == end
 
-    def _send(self, burst: np.ndarray) -> int:
+    def send_some(self, burst: np.ndarray) -> int:
         """Send frames until the socket is full; the offset of the first one that is left."""
         at = 0
+        messages = ctypes.c_void_p(self._messages.ctypes.data)
         while at < burst.size:
-            end = int(self._find_parts(burst, at, burst.ctypes.data, self._out_parts, self._done))
-            count = int(self._done[0])
-            messages = ctypes.c_void_p(self._out_messages.ctypes.data)
+            count = int(self._lay_out(burst, at, self._joins, self._messages, self._parts, self._heads, self._marks))
             sent = _libc.sendmmsg(self.fileno(), messages, count, socket.MSG_DONTWAIT)
-            if sent == count:
-                at = end
-            elif sent >= 0:
-                at = int(self._find_parts(burst, at, burst.ctypes.data, self._out_parts[:sent], self._done))
-            elif (number := ctypes.get_errno()) == errno.EAGAIN:
+            if sent > 0:
+                at = int(self._marks[sent - 1, 0])
+                self._super_frames_out += int(np.count_nonzero(self._marks[:sent, 1] > 1))
+                continue
+            number, frames = ctypes.get_errno(), int(self._marks[0, 1])
+            if number == errno.EAGAIN:
                 break
+            if number == errno.EINVAL and frames > 1:
+                self._joins = False
+                logger.info("%s: this kernel takes no super-frames, so frames are sent one by one", self.name)
             elif number in _FRAME_REFUSED:
-                at = int(self._find_parts(burst, at, burst.ctypes.data, self._out_parts[:1], self._done))
-                self._dropped_out += 1
+                at = int(self._marks[0, 0])
+                self._dropped_out += frames
             elif number != errno.EINTR:
                 raise CableClosedError(f"interface {self.name!r} is broken: {os.strerror(number)}")
         return at
 
     def counters(self) -> dict[str, int]:
-        """Frames lost by a full ring, refused by the interface, too long; checksums left to offloads."""
-        data = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)  # and sets them back to 0
+        """Frames lost by a full ring or queue, refused by the interface, or left out; super-frames; checksums."""
+        data = self._socket.getsockopt(SOL_PACKET, _PACKET_STATISTICS, 8)  # and sets them back to 0
         self._kernel_drops += struct.unpack("II", data)[1]
+        ring = self._ring
         return {
-            "interface_drops_in": self._kernel_drops,
+            "interface_drops_in": self._kernel_drops + int(ring.seen[Seen.LOST]),
             "interface_drops_out": self._dropped_out,
-            "interface_frames_too_long": int(self._ring.seen[0]),
-            "interface_checksums_unfilled": int(self._ring.seen[1]),
+            "interface_frames_too_long": ring.too_long,
+            "interface_frames_malformed": ring.malformed + int(ring.seen[Seen.MALFORMED]),
+            "interface_checksums_filled": int(ring.seen[Seen.FILLED]),
+            "interface_super_frames_in": ring.super_frames,
+            "interface_super_frames_out": self._super_frames_out,
         }
 
     def close(self) -> None:
         """Stop listening; the interface goes on without."""
         self._socket.close()
-
-
-def _make_messages(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """`count` parts (struct iovec: address, bytes), and as many messages of one part each."""
-    parts, messages = np.zeros((count, 2), np.int64), np.zeros(count, MESSAGE)
-    messages["parts"] = parts.ctypes.data + np.arange(count) * parts.strides[0]
-    messages["part_count"] = 1
-    return parts, messages

@@ -86,14 +86,26 @@ def make_packet_table() -> np.ndarray:
 
 
 @compiled
-def ipv4_checksum(frame: np.ndarray, at: int, length: int) -> int:
-    """Ones' complement checksum (RFC 1071) of `length` header bytes; 0 over a header whose checksum is right."""
+def internet_sum(data: np.ndarray, at: int, length: int) -> int:
+    """Sum of `length` bytes as big-endian 16-bit words, not folded; an odd last byte is a high one (RFC 1071)."""
     total = 0
-    for i in range(at, at + length, 2):
-        total += read_be16(frame, i)
+    for i in range(at, at + length - 1, 2):
+        total += read_be16(data, i)
+    return total + (np.int64(data[at + length - 1]) << 8) if length & 1 else total
+
+
+@compiled
+def folded(total: int) -> int:
+    """Ones' complement sum of 16 bits that `total` amounts to."""
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
-    return total ^ 0xFFFF
+    return total
+
+
+@compiled
+def ipv4_checksum(frame: np.ndarray, at: int, length: int) -> int:
+    """Ones' complement checksum (RFC 1071) of `length` header bytes; 0 over a header whose checksum is right."""
+    return folded(internet_sum(frame, at, length)) ^ 0xFFFF
 
 
 @compiled
