@@ -260,27 +260,29 @@ class Engine:
     def _point_to_point(self, step: type[Send] | type[Receive], array: np.ndarray, peer: int, tag: int) -> Operation:
         if not 0 <= tag < COLLECTIVE_TAG:
             raise ConfigurationError(f"tag is {tag}, 0 to {COLLECTIVE_TAG - 1} are possible")
-        return self._start(self._caller.point_to_point(step, array, peer), tag)
+        name = f"send to rank {peer}" if step is Send else f"recv from rank {peer}"
+        return self._start(self._caller.point_to_point(step, array, peer), tag, name)
 
-    def _start(self, call: Call, tag: int | None = None) -> Operation:
+    def _start(self, call: Call, tag: int | None = None, name: str = "") -> Operation:
+        """Begin a `call`; a `tag` is of a send or receive, which has a `name` instead of a number."""
         if self.error is not None:
-            raise self._too_late(self.error, call)
+            raise self._too_late(self.error, name or f"{call.kind.label} #{next(self._sequence)}")
         if not self._connected:
             raise ConfigurationError("the group is not connected yet: Engine.connect comes first")
         sequence = -1 if tag is not None else next(self._sequence)
         if tag is None:
             tag = COLLECTIVE_TAG + (sequence & SEQUENCE_MASK) * LANE_TAGS
         code = fingerprint(call.kind, call.dtype, call.op, call.root, call.way)
-        operation = Operation(call.kind, sequence, self._now_ps, code)
+        operation = Operation(call.kind, sequence, self._now_ps, code, name)
         self._executor.start(Work(operation, call, code, tag))
         self._note(call, operation)
         return operation
 
-    def _too_late(self, error: BaseException, call: Call) -> BaseException:
+    def _too_late(self, error: BaseException, call: str) -> BaseException:
         """`error`, which has ended everything, for a `call` that came after it."""
         if not isinstance(error, NetReduceError):
             return error
-        return error.saying(f"{error} ({call.kind.label} #{next(self._sequence)} was called after that)")
+        return error.saying(f"{error} ({call} was called after that)")
 
     def waits_for(self) -> list[int]:
         """Ranks that owe data or a clear to send to this one, or an answer, between hosts."""

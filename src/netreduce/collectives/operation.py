@@ -14,12 +14,13 @@ from netreduce.collectives.schedule import Round, Schedule
 class Operation:
     """What a collective call returns: `done` becomes true, with `error` None or the reason why it failed.
 
-    `name` and `sequence` (its number among the group's collectives, -1 for a send or receive) say which call it was;
-    `started_ps` is the engine's time at the call.
+    `name` (such as ``all_reduce``) and `sequence` (its number among the group's collectives, -1 for a send or receive)
+    say which call it was; `started_ps` is the engine's time at the call.
     """
 
-    def __init__(self, kind: Kind, sequence: int, started_ps: int, fingerprint: int) -> None:
+    def __init__(self, kind: Kind, sequence: int, started_ps: int, fingerprint: int, name: str = "") -> None:
         self.kind = kind
+        self.name = name or kind.label
         self.sequence = sequence
         self.started_ps = started_ps
         self.fingerprint = fingerprint
@@ -31,11 +32,6 @@ class Operation:
     def call(self) -> str:
         """What every rank must have called alike, such as ``all_reduce float32 sum by ring``."""
         return describe(self.fingerprint)
-
-    @property
-    def name(self) -> str:
-        """Such as ``all_reduce``."""
-        return self.kind.label
 
     def on_done(self, callback: Callable[[Operation], None]) -> None:
         """Have `callback(operation)` called when it is done; at once, if it is."""
