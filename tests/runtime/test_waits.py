@@ -6,6 +6,7 @@ side by side, as groups of three ranks each, at one switch and over two levels o
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any, NamedTuple
 
@@ -200,7 +201,7 @@ def test_it_is_named_once_per_interval(logs):
     for text in logs["late twice"][0][:LATE]:
         told_s = [float(at_s) for at_s in re.findall(r"AT (\S+) StragglerWarning", text)]
         assert len(told_s) >= 2, text
-        for before_s, after_s in zip(told_s, told_s[1:], strict=False):
+        for before_s, after_s in itertools.pairwise(told_s):
             assert after_s - before_s > STRAGGLER_LOG_INTERVAL_S - 1, text
 
 

@@ -6,6 +6,7 @@ Importing torch and joining a group takes seconds, so that a test must not start
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import multiprocessing
 import time
 import traceback
@@ -94,6 +95,7 @@ def await_all(moment: str, ranks: Iterable[int]) -> None:
 
 
 def _serve(rank: int, size: int, store: str, connection: Connection, machine: str = "") -> None:
+    faulthandler.dump_traceback_later(START_TIMEOUT_S - 10)  # where it hangs, if it does
     import torch
     import torch.distributed as dist
 
@@ -106,6 +108,7 @@ def _serve(rank: int, size: int, store: str, connection: Connection, machine: st
         timeout=timedelta(seconds=GROUP_TIMEOUT_S),
         pg_options={"machine": machine} if machine else None,
     )
+    faulthandler.cancel_dump_traceback_later()
     connection.send((True, None))
     while (request := _next(connection)) is not None:
         function, arguments = request

@@ -105,7 +105,7 @@ class WorkNetReduce(Work):
 
     def _deliver(self, _trigger: torch.futures.Future[None]) -> list[Tensor]:
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)  # torch's C++ shows it below the text, whatever its length
         return self._outputs
 
     def is_completed(self) -> bool:
