@@ -53,6 +53,7 @@ def reduced(address, rng, count=200_000):
         "worker 1: duplicate every=5",
         "worker 1 down: duplicate copies=16 every=10 after=1ms",
         "worker 2: reorder by=3 every=50",
+        "all: reorder probability=0.05",
         "worker 2: delay by=2ms every=20",
         "worker 0 up: corrupt every=25",
         "worker 0 down: truncate nth=4",

@@ -176,9 +176,9 @@ class SwitchServer:
         self._poller.poll(max(0, due_ps - now_ps) / PS_PER_S, self._lines.gather_s())
 
     def close(self) -> None:
-        """Hang up on everybody."""
+        """Hang up on everybody. Nobody is told of the others, as if they were lost."""
         for worker in list(self._workers.values()):
-            self._dismiss(worker, "the switch ends")
+            self._hang_up(worker, "the switch ends")
         self._observers.close()
         self.outside.close()
         self._lines.close()
@@ -256,8 +256,12 @@ class SwitchServer:
 
     def _dismiss(self, worker: _Worker, reason: str) -> None:
         """A worker is gone; whoever still needs it is told."""
-        if self._workers.pop(worker.number, None) is None:
-            return
+        if worker.number in self._workers:
+            self._hang_up(worker, reason)
+            self._send_all(self._desk.lost(worker.number, f"{worker.process} is gone: {reason}"))
+
+    def _hang_up(self, worker: _Worker, reason: str) -> None:
+        del self._workers[worker.number]
         logger.info("%s (%s) is gone: %s", worker.name, worker.ip, reason, extra=_fields("gone", worker))
         if worker.number >= REMOTE_FIRST:
             self.outside.let_go(worker.ip)
@@ -270,7 +274,6 @@ class SwitchServer:
             self._poller.unwatch(worker.death_fd)
             os.close(worker.death_fd)
             worker.death_fd = -1
-        self._send_all(self._desk.lost(worker.number, f"{worker.process} is gone: {reason}"))
 
     # --- control
 
