@@ -71,6 +71,11 @@ class CableClosedError(NetReduceError):
 class BadBurstError(NetReduceError):
     """A burst is no run of whole records: its sender is broken, and nothing of it can be used."""
 
+    @classmethod
+    def of(cls, size: int) -> BadBurstError:
+        """The error about a burst of `size` bytes."""
+        return cls(f"malformed burst of {size} bytes")
+
 
 Tap = Callable[[np.ndarray], None]
 """Sees bursts that have crossed a cable; it must not keep or change them."""
@@ -241,14 +246,14 @@ class Cable:
         """
         if self._held_bytes >= 0:
             if self._release(self._data_in, self._state_in, self._held_bytes):
-                self._ring()
+                self.ring()
             self._held_bytes = -1
         found = self._next(self._data_in, self._state_in, self._place)
         if found == Found.NOTHING:
             return None
         start, size = self._place.tolist()
         if found == Found.NONSENSE:
-            raise BadBurstError(f"malformed burst of {size} bytes")
+            raise BadBurstError.of(size)
         self._held_bytes = size
         return self._data_in[start : start + size]
 
@@ -262,13 +267,15 @@ class Cable:
 
     def _is_done(self, outcome: int) -> bool:
         if outcome >= Put.DONE_WAKE:
-            self._ring()
+            self.ring()
         return outcome in (Put.DONE, Put.DONE_WAKE)
 
     @property
-    def state_address(self) -> int:
-        """Where the state of the pipe lies from which this end reads, for `pipes_with_news` and `pipes_rest`."""
-        return int(self._state_in.ctypes.data)
+    def addresses(self) -> tuple[int, int, int, int]:
+        """Where the pipes lie, each `PIPE_BYTES` of data and its state: first that from which this end reads."""
+        parts = self._data_in, self._state_in, self._data_out, self._state_out
+        data_in, state_in, data_out, state_out = (int(part.ctypes.data) for part in parts)
+        return data_in, state_in, data_out, state_out
 
     def rest(self) -> bool:
         """Before sleeping on `fileno`: whether it will tell of what comes. False when a burst is there already."""
@@ -288,7 +295,8 @@ class Cable:
         except OSError as error:
             raise CableClosedError(f"cable broken: {error.strerror}") from error
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
+        """Wake the other end. Raises `CableClosedError` when it is gone."""
         try:
             self._connection.send(_BELL)
         except BlockingIOError:

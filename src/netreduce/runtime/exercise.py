@@ -18,7 +18,7 @@ from netreduce.collectives.engine import Engine
 from netreduce.errors import NetReduceError
 from netreduce.nic import Nic
 from netreduce.nic.verbs import Context
-from netreduce.runtime import interface, stream
+from netreduce.runtime import exchange, interface, stream
 from netreduce.runtime.cable import Cable, Outlet, make_burst_buffer
 from netreduce.switch import RingSpec, Switch
 from netreduce.wire.control import Geometry
@@ -37,6 +37,7 @@ def exercise() -> None:
     """Compile, or load, all that a run needs; `NetReduceError` if the all-reduce comes out wrong."""
     with subprocess.Popen([sys.executable, "-m", "netreduce.runtime.exercise"]) as other:
         switch = Switch("warm-up", 2)
+        exchange.load(switch.tables)
         interface.load()
         stream.load()
         if other.wait() != 0:

@@ -2,6 +2,7 @@
 
 Nothing here waits: what a full carrier refuses stays in that port's bounded egress queue, and what does not fit there
 is dropped and counted by the switch. Cables are looked at in every round; other carriers when the poller says so.
+Cables of a single switch that nobody watches or disturbs have their round in one call (exchange.py).
 """
 
 from __future__ import annotations
@@ -12,12 +13,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from netreduce.runtime.cable import BadBurstError, Cable, CableClosedError, Outlet, load, make_burst_buffer
+from netreduce.runtime import exchange
+from netreduce.runtime.cable import (
+    PIPE_BYTES,
+    BadBurstError,
+    Cable,
+    CableClosedError,
+    Outlet,
+    load,
+    make_burst_buffer,
+)
 from netreduce.runtime.carrier import Carrier
 from netreduce.runtime.clock import Clock
 from netreduce.runtime.live_faults import FaultyCarrier, LiveFaults
 from netreduce.runtime.poller import WRITABLE, Poller
 from netreduce.runtime.tracing import Recorder
+from netreduce.switch import Switch
 from netreduce.units import NEVER_PS
 from netreduce.wire.pcap import Direction, PcapWriter
 
@@ -37,6 +48,7 @@ class _Line:
     cable: Cable | None = None  # the carrier, or what is behind its faults, if that is a cable
     faults: FaultyCarrier | None = None  # the carrier itself, if it has faults
     takes: tuple[bool, bool] = (True, True)  # what the poller was told of stalls
+    place: int = -1  # of a plain cable among those
 
 
 class Lines:
@@ -65,6 +77,9 @@ class Lines:
         self._faults = faults
         self._buffer = make_burst_buffer()
         self._compiled = load()
+        is_watched = capture is not None or recorder is not None
+        self._tables = switch.tables if isinstance(switch, Switch) and not is_watched else None
+        self._exchange = None if self._tables is None else exchange.load(self._tables)
         self._lines: dict[int, _Line] = {}
         self._faulty: dict[int, _Line] = {}
         self._list_cables()
@@ -115,32 +130,62 @@ class Lines:
         self._switch.detach(number)
 
     def _list_cables(self) -> None:
-        """Note where the cables' rings are. One whose frames may not go up now is not looked at."""
-        self._cables = [line for line in self._lines.values() if line.cable is not None and line.takes[0]]
-        states = [line.cable.state_address for line in self._cables if line.cable is not None]
-        self._states, self._places = np.array(states, np.int64), np.zeros(len(states), np.int64)
+        """Note where the cables' pipes are. One whose frames may not go up now is not looked at."""
+        plain = [] if self._exchange is None else [line for line in self._lines.values() if line.carrier is line.cable]
+        self._others = [line for line in self._lines.values() if line not in plain]
+        self._cables = [line for line in self._others if line.cable is not None and line.takes[0]]
+        addresses = {line.number: line.cable.addresses for line in self._lines.values() if line.cable is not None}
+        others, states = ([addresses[line.number][1] for line in lines] for lines in (self._cables, plain))
+        self._other_states, self._states = np.array(others, np.int64), np.array(others + states, np.int64)
+        self._plain, self._rows = plain, exchange.make_cables(len(plain))
+        for place, line in enumerate(plain):
+            line.place = place
+            self._rows[place] = (line.number, *addresses[line.number], 0, 0, -1)
+        fields = self._rows.view(np.ndarray)  # reading fields of a recarray costs ten times as much
+        self._full, self._rings, self._bad = fields["is_full"], fields["rings"], fields["bad_bytes"]
+        self._places = np.zeros(len(self._lines) + 2, np.int64)
 
     def counters(self, number: int) -> dict[str, int]:
         """What the switch and the carrier count at port `number`."""
         return self._switch.port_counters(number) | self._lines[number].carrier.counters()
 
-    def take(self) -> bool:
-        """Take what has come by cables; whether there was anything."""
-        count = self._compiled.pipes_with_news(self._states, self._places)
-        for line in [self._cables[place] for place in self._places[:count].tolist()]:
-            self._take(line)
-        return count > 0
-
-    def transmit(self) -> None:
-        """Send what waits, wherever there is room, and let go what faults have held back until now."""
+    def take(self, now_ps: int) -> bool:
+        """Take what has come by cables, and what faults have held back until now; whether there was anything."""
         for line in list(self._faulty.values()):
             self._release(line)
-        for line in list(self._lines.values()):
+        count = self._compiled.pipes_with_news(self._other_states, self._places) if self._cables else 0
+        for line in [self._cables[place] for place in self._places[:count].tolist()]:
+            self._take(line)
+        return (self._plain and self._take_turn(now_ps)) or count > 0
+
+    def _take_turn(self, now_ps: int) -> bool:
+        """Take what has come by plain cables and send what waits there; whether anything had come."""
+        assert self._exchange is not None
+        said = self._exchange(self._tables, self._rows, PIPE_BYTES, self._places, BURSTS_PER_ROUND, now_ps)
+        if said >> 1:
+            for place in self._places[: said >> 1].tolist():
+                self._hear(self._plain[place], self._rings[place], self._bad[place])
+        return said & 1 != 0
+
+    def _hear(self, line: _Line, rings: int, bad_bytes: int) -> None:
+        """What a turn has said of a plain cable."""
+        assert line.cable is not None
+        try:
+            if rings:
+                line.cable.ring()
+            if bad_bytes >= 0:
+                raise BadBurstError.of(bad_bytes)
+        except (CableClosedError, BadBurstError) as error:
+            self._fail(line, error)
+
+    def transmit(self) -> None:
+        """Send what waits at what is no plain cable, wherever there is room."""
+        for line in self._others:
             if not (line.is_full or line.outlet.is_empty):
                 self._transmit(line)
 
     def next_ps(self) -> int:
-        """When `transmit` must be called although nothing has come."""
+        """When `take` must be called although nothing has come."""
         return min((line.faults.next_ps() for line in self._faulty.values() if line.faults), default=NEVER_PS)
 
     def _release(self, line: _Line) -> None:
@@ -176,7 +221,9 @@ class Lines:
                 pass  # what it sent before it went
             self._fail(line, error)
             return
-        if line.is_full and (line.cable is not None or mask & WRITABLE):  # a cable's bell may mean room
+        if line.place >= 0:
+            self._full[line.place] = 0  # the bell may mean room
+        elif line.is_full and (line.cable is not None or mask & WRITABLE):  # a cable's bell may mean room
             self._transmit(line)
         if mask & ~WRITABLE and line.cable is None:
             self._take(line)

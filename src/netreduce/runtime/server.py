@@ -152,7 +152,7 @@ class SwitchServer:
         """One round of the loop: take what has come (or wait until something does), send what follows; the time."""
         self._pause(wait)
         now_ps = self._clock.now_ps()
-        self._is_idle = not self._lines.take()
+        self._is_idle = not self._lines.take(now_ps)
         self._switch.advance(now_ps)
         self.outside.look_for_hops(now_ps)
         self._lines.transmit()
