@@ -163,9 +163,19 @@ class Engine:
             self._links.break_off()
         self._executor.fail(error)
 
+    def leave(self, error: BaseException) -> None:
+        """Have later calls raise `error`. If nothing is under way, the NIC goes on to send again and to acknowledge.
+
+        That a short collective has ended here does not say that its results have reached the others.
+        """
+        if self._executor.is_idle:
+            self.error = self.error or error
+        else:
+            self.fail(error)
+
     def close(self) -> None:
         """End what is under way and give everything back to the NIC."""
-        self.fail(NetReduceError("the group is closed"))
+        self.leave(NetReduceError("the group is closed"))
         self._links.close()
 
     def statistics(self) -> Statistics:

@@ -94,6 +94,11 @@ class Executor:
         return bool(self._ready)
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs, or waits for its start."""
+        return not self._running and not self._waiting
+
+    @property
     def awaits_acknowledgements(self) -> bool:
         """Whether something under way, here or at another rank, may end or go on by an acknowledgement alone."""
         return self._unstaged > 0 or self._ring.path.is_full

@@ -6,6 +6,7 @@ Closing an object closes what was made from it, as pyverbs does. Each is also a 
 from __future__ import annotations
 
 import itertools
+import struct
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from netreduce.compiled import memory_at
 from netreduce.errors import VerbsError
 from netreduce.nic.attributes import WC, AsyncEvent
 from netreduce.nic.enums import AccessFlag
-from netreduce.nic.tables import EVENTS_MAX, plain
+from netreduce.nic.tables import CQ_FIELDS, CQE_FIELDS, EVENTS_MAX, words
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from netreduce.nic.nic import Nic
 
 __all__ = ["CQ", "MR", "PD", "Context"]
+
+
+_DEPTH, _POSTED, _POLLED, _OVERFLOWED = map(CQ_FIELDS.index, ("depth", "posted", "polled", "overflowed"))
+_CQE = struct.Struct(f"={len(CQE_FIELDS)}q")
 
 
 class Resource:
@@ -161,10 +166,10 @@ class CQ(Resource):
         self._belongs_to(context)
         self.row = nic.allocate_cq()
         self.cqe = cqe
-        self._state = plain(nic.tables.cq)[self.row]
-        self._entries = plain(nic.tables.cqe)[self.row]
-        self._state["posted"] = self._state["polled"] = self._state["overflowed"] = 0
-        self._state["depth"] = cqe
+        self._state = words(nic.tables.cq[self.row : self.row + 1])
+        self._entries = words(nic.tables.cqe[self.row])
+        self._state[_POSTED] = self._state[_POLLED] = self._state[_OVERFLOWED] = 0
+        self._state[_DEPTH] = cqe
 
     def poll(self, num_entries: int = 1) -> tuple[int, list[WC]]:
         """Up to `num_entries` completions, oldest first, and their number.
@@ -172,19 +177,19 @@ class CQ(Resource):
         Raises `VerbsError` once the queue has overflowed: completions are missing then.
         """
         state = self._state
-        polled = int(state["polled"])
-        count = min(int(state["posted"]) - polled, num_entries)
+        polled = state[_POLLED]
+        count = min(state[_POSTED] - polled, num_entries)
         if count <= 0:
-            if state["overflowed"]:
+            if state[_OVERFLOWED]:
                 raise VerbsError(
                     f"completion queue {self.row} of {self.cqe} entries overflowed and lost completions: "
                     "make it as long as all work requests that can complete into it, or poll more often"
                 )
             return 0, []
         entries, depth = self._entries, self.cqe
-        found = [WC._make(entries[(polled + i) % depth].item()) for i in range(count)]
-        state["polled"] = polled + count
+        found = [WC._make(_CQE.unpack_from(entries, (polled + i) % depth * _CQE.size)) for i in range(count)]
+        state[_POLLED] = polled + count
         return count, found
 
     def _release(self) -> None:
-        self._state["depth"] = 0
+        self._state[_DEPTH] = 0

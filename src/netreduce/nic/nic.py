@@ -13,10 +13,13 @@ from netreduce.nic.tables import (
     COUNTER_FIELDS,
     INLINE_BYTES_MAX,
     KEY_INDEX_SHIFT,
+    NIC_FIELDS,
+    QP_FIELDS,
     NicLimits,
     NicTables,
     make_tables,
     plain,
+    words,
 )
 from netreduce.trace.events import DropReason, EventLog, make_event_log
 from netreduce.units import NEVER_PS
@@ -29,6 +32,8 @@ QPN_LAST = PSN_MASK
 """Queue pair numbers have 24 bits. 0 and 1 are special, low ones look like mistakes."""
 DEFAULT_LIMITS = NicLimits()
 KEY_GENERATIONS = 1 << KEY_INDEX_SHIFT
+_READY = QP_FIELDS.index("ready")
+_READY_HEAD, _READY_COUNT = NIC_FIELDS.index("ready_head"), NIC_FIELDS.index("ready_count")
 
 
 class Nic:
@@ -58,7 +63,7 @@ class Nic:
         self._key_generations = np.zeros(limits.memory_regions, np.int64)
         self._next_region = 0
         self.regions = plain(self.tables.mr)
-        self._nic_row = plain(self.tables.nic)[0]
+        self._words, self._ready = words(self.tables.nic), words(self.tables.ready)
         self._receive = entry(path.receive, self.tables, np.zeros(0, np.uint8), 0)
         self._advance = entry(path.advance, self.tables, 0)
         self._next_timer = entry(path.next_timer, self.tables)
@@ -79,7 +84,7 @@ class Nic:
     @property
     def is_held_up(self) -> bool:
         """Whether something waits for room in the egress queue."""
-        return self._nic_row["ready_count"] > 0
+        return self._words[_READY_COUNT] > 0
 
     def egress(self, port: int) -> FrameQueue:
         """The queue of frames that wait to leave."""
@@ -141,14 +146,14 @@ class Nic:
             )
         return int(free[0])
 
-    def make_ready(self, row: int, qp: np.void) -> None:
-        """Have the next `advance` look at a queue pair."""
-        if qp["ready"]:
+    def make_ready(self, row: int, qp: memoryview) -> None:
+        """Have the next `advance` look at a queue pair, whose row has the `words` `qp`."""
+        if qp[_READY]:
             return
-        qp["ready"] = 1
-        nic = self._nic_row
-        self.tables.ready[(int(nic["ready_head"]) + int(nic["ready_count"])) % self.limits.queue_pairs] = row
-        nic["ready_count"] += 1
+        qp[_READY] = 1
+        nic = self._words
+        self._ready[(nic[_READY_HEAD] + nic[_READY_COUNT]) % self.limits.queue_pairs] = row
+        nic[_READY_COUNT] += 1
 
     def disarm(self, row: int) -> None:
         """Stop the timer of a queue pair."""

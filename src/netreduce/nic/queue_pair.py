@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-
-import numpy as np
 
 from netreduce.compiled import memory_at
 from netreduce.errors import VerbsError
@@ -12,7 +11,19 @@ from netreduce.nic.attributes import SGE, QPAttr, QPInitAttr, RecvWR, SendWR, ip
 from netreduce.nic.device import PD, Resource
 from netreduce.nic.enums import QpAttrMask, QpState, QpType, SendFlag, WrOpcode
 from netreduce.nic.memory import OWN_MEMORY
-from netreduce.nic.tables import INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, QP_FIELDS, SGE_MAX, TEMPLATE_BYTES, note, plain
+from netreduce.nic.tables import (
+    INLINE_BYTES_MAX,
+    MESSAGE_BYTES_MAX,
+    QP_FIELDS,
+    RECEIVE_FIELDS,
+    SEND_FIELDS,
+    SGE_FIELDS,
+    SGE_MAX,
+    TEMPLATE_BYTES,
+    note,
+    plain,
+    words,
+)
 from netreduce.nic.transitions import LIMITS, TRANSITIONS, check_transition
 from netreduce.trace.events import Event
 from netreduce.wire.build import build_frame
@@ -35,6 +46,11 @@ _SIGNALED, _SOLICITED, _INLINE = map(
     int, (SendFlag.IBV_SEND_SIGNALED, SendFlag.IBV_SEND_SOLICITED, SendFlag.IBV_SEND_INLINE)
 )
 _RESET, _ERR = int(QpState.IBV_QPS_RESET), int(QpState.IBV_QPS_ERR)
+_STATE, _PATH_MTU, _POSTED_PACKETS = map(QP_FIELDS.index, ("state", "path_mtu", "posted_packets"))
+_SQ_MASK, _SQ_POSTED, _SQ_RETIRED = map(QP_FIELDS.index, ("sq_mask", "sq_posted", "sq_retired"))
+_RQ_MASK, _RQ_POSTED, _RQ_RETIRED = map(QP_FIELDS.index, ("rq_mask", "rq_posted", "rq_retired"))
+_SEND, _RECEIVE, _ELEMENT = (struct.Struct(f"={len(row)}q") for row in (SEND_FIELDS, RECEIVE_FIELDS, SGE_FIELDS))
+_ELEMENTS_BYTES = SGE_MAX * _ELEMENT.size
 _IDENTITY = ("qpn", "pd", "send_cq", "receive_cq", "ready", "sq_depth", "sq_mask", "rq_depth", "rq_mask")
 """What a queue pair keeps when it goes back to RESET."""
 
@@ -67,8 +83,9 @@ class QP(Resource):
         self._row = self.qp_num % limits.queue_pairs
         tables = nic.tables
         self._qp = qp = plain(tables.qp)[self._row]
-        self._sq, self._sq_sge = plain(tables.sq)[self._row], plain(tables.sq_sge)[self._row]
-        self._rq, self._rq_sge = plain(tables.rq)[self._row], plain(tables.rq_sge)[self._row]
+        self._words = words(tables.qp[self._row : self._row + 1])
+        self._sq, self._sq_sge = words(tables.sq[self._row]), words(tables.sq_sge[self._row])
+        self._rq, self._rq_sge = words(tables.rq[self._row]), words(tables.rq_sge[self._row])
         self._log_state = plain(tables.log.state)[0]
         qp["qpn"], qp["pd"] = self.qp_num, creator.number
         qp["send_cq"], qp["receive_cq"] = init_attr.scq.row, init_attr.rcq.row
@@ -141,7 +158,7 @@ class QP(Resource):
         if new is QpState.IBV_QPS_ERR:
             self._nic.disarm(self._row)
         self._qp["drained"] = 0
-        self._nic.make_ready(self._row, self._qp)
+        self._nic.make_ready(self._row, self._words)
 
     def _set(self, attr: QPAttr, mask: QpAttrMask) -> None:
         qp = self._qp
@@ -197,65 +214,65 @@ class QP(Resource):
         Raises `VerbsError` in a state that cannot send, with a full queue, too many elements, too many bytes, or an
         operation that is not supported. A wrong lkey shows as the completion IBV_WC_LOC_PROT_ERR.
         """
-        qp = self._qp
-        posted = int(qp["sq_posted"])
-        if int(qp["state"]) not in _SEND_STATES:
+        qp = self._words
+        posted = qp[_SQ_POSTED]
+        if qp[_STATE] not in _SEND_STATES:
             raise VerbsError(f"queue pair {self.qp_num:#x} cannot send in state {self.qp_state.name}")
-        if posted - int(qp["sq_retired"]) >= self._cap.max_send_wr:
+        if posted - qp[_SQ_RETIRED] >= self._cap.max_send_wr:
             raise VerbsError(f"send queue of {self.qp_num:#x} is full: {self._cap.max_send_wr} work requests")
         if wr.opcode not in _OPCODES:
             raise VerbsError(
                 f"{WrOpcode(wr.opcode).name} is not supported; SEND and RDMA WRITE are, with and without immediate"
             )
-        slot = posted & int(qp["sq_mask"])
+        slot = posted & qp[_SQ_MASK]
         flags = int(wr.send_flags)
         if flags & _INLINE:
             length = self._store_inline(slot, wr)
             count = 1
         else:
             count = wr.num_sge
-            length = self._store(self._sq_sge[slot], wr.sg, count, self._cap.max_send_sge)
+            length = self._store(self._sq_sge, slot, wr.sg, count, self._cap.max_send_sge)
         if length > MESSAGE_BYTES_MAX:
             raise VerbsError(f"message of {length} bytes, at most {MESSAGE_BYTES_MAX} are possible")
-        mtu = int(qp["path_mtu"])
+        mtu = qp[_PATH_MTU]
         packets = (length + mtu - 1) // mtu or 1  # a message of no bytes takes a packet too
-        first = int(qp["posted_packets"])
+        first = qp[_POSTED_PACKETS]
         signaled = 1 if self._signal_all or flags & _SIGNALED else 0
         solicited = 1 if flags & _SOLICITED else 0
-        self._sq[slot] = (
-            wr.wr_id, wr.opcode, signaled, solicited, count, length, packets, first,
+        _SEND.pack_into(
+            self._sq, slot * _SEND.size, wr.wr_id, wr.opcode, signaled, solicited, count, length, packets, first,
             wr.imm_data, wr.remote_addr, wr.rkey,
         )  # fmt: skip
-        qp["posted_packets"] = first + packets
-        qp["sq_posted"] = posted + 1
+        qp[_POSTED_PACKETS] = first + packets
+        qp[_SQ_POSTED] = posted + 1
         if self._log_state["enabled"]:
             note(self._nic.tables, Event.POSTED.value, self.qp_num, -1, length, wr.opcode)
         self._nic.make_ready(self._row, qp)
 
     def post_recv(self, wr: RecvWR) -> None:
         """Queue a receive work request. Raises `VerbsError` in RESET, with a full queue or too many elements."""
-        qp = self._qp
-        posted = int(qp["rq_posted"])
-        state = int(qp["state"])
+        qp = self._words
+        posted, state = qp[_RQ_POSTED], qp[_STATE]
         if state == _RESET:
             raise VerbsError(f"queue pair {self.qp_num:#x} cannot post a receive in state {self.qp_state.name}")
-        if posted - int(qp["rq_retired"]) >= self._cap.max_recv_wr:
+        if posted - qp[_RQ_RETIRED] >= self._cap.max_recv_wr:
             raise VerbsError(f"receive queue of {self.qp_num:#x} is full: {self._cap.max_recv_wr} work requests")
-        slot = posted & int(qp["rq_mask"])
-        length = self._store(self._rq_sge[slot], wr.sg, wr.num_sge, self._cap.max_recv_sge)
-        self._rq[slot] = (wr.wr_id, wr.num_sge, length)
-        qp["rq_posted"] = posted + 1
+        slot = posted & qp[_RQ_MASK]
+        length = self._store(self._rq_sge, slot, wr.sg, wr.num_sge, self._cap.max_recv_sge)
+        _RECEIVE.pack_into(self._rq, slot * _RECEIVE.size, wr.wr_id, wr.num_sge, length)
+        qp[_RQ_POSTED] = posted + 1
         if state == _ERR:
             self._nic.make_ready(self._row, qp)
 
-    def _store(self, elements: np.ndarray, sg: Sequence[SGE] | None, count: int, most: int) -> int:
+    def _store(self, elements: memoryview, slot: int, sg: Sequence[SGE] | None, count: int, most: int) -> int:
         """Write a scatter-gather list into its slot; its bytes."""
         if count > most:
             raise VerbsError(f"{count} scatter-gather elements, queue pair {self.qp_num:#x} was made for {most}")
         length = 0
         for i in range(count):
             sge = sg[i]
-            elements[i] = (sge.addr, sge.length, sge.lkey)
+            at = slot * _ELEMENTS_BYTES + i * _ELEMENT.size
+            _ELEMENT.pack_into(elements, at, sge.addr, sge.length, sge.lkey)
             length += sge.length
         return length
 
@@ -270,7 +287,7 @@ class QP(Resource):
         for sge in sg:
             buffer[at : at + sge.length] = memory_at(sge.addr, sge.length)
             at += sge.length
-        self._sq_sge[slot][0] = (buffer.ctypes.data, length, OWN_MEMORY)
+        _ELEMENT.pack_into(self._sq_sge, slot * _ELEMENTS_BYTES, buffer.ctypes.data, length, OWN_MEMORY)
         return length
 
     def _release(self) -> None:

@@ -271,15 +271,24 @@ class Cable:
         return outcome in (Put.DONE, Put.DONE_WAKE)
 
     @property
+    def pipes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Data and state of the pipe from which this end reads, then of the one to which it writes."""
+        return self._data_in, self._state_in, self._data_out, self._state_out
+
+    @property
+    def sleep(self) -> int:
+        """The `Sleep` of this end."""
+        return _PATIENT_SLEEP if self.is_patient else _SLEEP
+
+    @property
     def addresses(self) -> tuple[int, int, int, int]:
-        """Where the pipes lie, each `PIPE_BYTES` of data and its state: first that from which this end reads."""
-        parts = self._data_in, self._state_in, self._data_out, self._state_out
-        data_in, state_in, data_out, state_out = (int(part.ctypes.data) for part in parts)
+        """Where the `pipes` lie; `PIPE_BYTES` is the size of their data."""
+        data_in, state_in, data_out, state_out = (int(part.ctypes.data) for part in self.pipes)
         return data_in, state_in, data_out, state_out
 
     def rest(self) -> bool:
         """Before sleeping on `fileno`: whether it will tell of what comes. False when a burst is there already."""
-        return self._rest(self._state_in, _PATIENT_SLEEP if self.is_patient else _SLEEP)
+        return self._rest(self._state_in, self.sleep)
 
     def gather_s(self) -> float:
         """Nothing: whoever sends rings only for those who sleep."""

@@ -26,25 +26,22 @@ class Driver(Protocol):
         """The NIC, for engines."""
 
     def take(self, now_ps: int) -> tuple[int, bool]:
-        """Let the NIC have what has arrived; the time after it, and whether anything had."""
-
-    def advance(self, now_ps: int) -> None:
-        """Let the NIC act: timers, acknowledgements, what is posted."""
+        """Let the NIC have what has arrived, and act; the time after it, and whether anything had."""
 
     def give(self, now_ps: int) -> bool:
-        """Send what the NIC has to send; whether more waits for the room that this has made."""
+        """Let the NIC act, and send what it has to send; whether more waits for the room that this has made."""
 
     def be_patient(self, is_patient: bool) -> None:
         """Whether nobody here waits for acknowledgements, nor anybody for those that leave here."""
 
-    def due_ps(self, now_ps: int, moved_ps: int, busy: bool) -> int:
-        """When to go on, if nothing is heard; the engines moved last at `moved_ps` and are `busy` or not."""
-
     def watch(self, inbox: select.epoll) -> None:
         """Register with `inbox` what ends a sleep, once."""
 
-    def rest(self) -> bool:
-        """Before a sleep: whether what is registered will end it; False when something waits already."""
+    def rest(self, now_ps: int, moved_ps: int, busy: bool) -> int:
+        """Before a sleep, which what is registered will end: when to go on if nothing is heard.
+
+        At once if something waits already. The engines moved last at `moved_ps` and are `busy` or not.
+        """
 
     def wake(self) -> None:
         """What it has registered has ended the sleep."""

@@ -277,28 +277,29 @@ class Member:
             return f"; it waited for {missing}"
         return f"; {missing} had not sent message {self._waiting.message_id}"
 
-    def fail(self, error: BaseException) -> None:
-        """End everything with `error`, now and for later calls."""
+    def fail(self, error: BaseException, *, leaves: bool = False) -> None:
+        """End everything with `error`, now and for later calls. With `leaves` nothing may be wrong: see `Engine.leave`."""
         if self.error is not None:
             return
         self.error = error
         if not self.joined.done():
             self.joined.set_exception(error)
         if self.engine is not None:
-            self.engine.fail(error)
+            end = self.engine.leave if leaves else self.engine.fail
+            end(error)
             self.engine.error = error  # the one that names ring and call, for calls to come
         outstanding, self._outstanding = self._outstanding, []
         for entry in outstanding:
             entry.future.set_exception(error)
         for part in self._parts:
-            part.fail(error)
+            part.fail(error, leaves=leaves)
         if self._whole is not None:
             self._whole._report(error)
-            self._whole.fail(error)
+            self._whole.fail(error, leaves=leaves)
 
     def leave(self) -> None:
         """Say goodbye to the others; `closed` resolves when they have as well."""
-        self.fail(NetReduceError(f"group {self.name!r} is closed"))
+        self.fail(NetReduceError(f"group {self.name!r} is closed"), leaves=True)
         if self.closed.done():
             return  # the switch is gone, and with it everybody who could hear
         if self.ring_id is None:

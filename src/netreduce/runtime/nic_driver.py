@@ -6,8 +6,11 @@ import select
 import time
 from collections.abc import Iterable
 
+import numpy as np
+
 from netreduce.nic import Nic, verbs
-from netreduce.runtime.cable import Cable, Outlet, make_burst_buffer
+from netreduce.runtime import nic_round
+from netreduce.runtime.cable import BadBurstError, Cable, Outlet, make_burst_buffer
 from netreduce.runtime.clock import Clock
 from netreduce.runtime.driver import Attachment, roce_words
 from netreduce.runtime.plug import Plug, plug_in
@@ -42,9 +45,14 @@ class NicDriver:
         self._outlet = Outlet(self._cable, self._nic.egress(0))
         self._buffer = make_burst_buffer()
         self._cable_is_full = False
+        self._round: _Round | None = None
+        if isinstance(self._cable, Cable) and self._recorder is None:
+            self._round = _Round(self._nic, self._cable)
 
     def take(self, now_ps: int) -> tuple[int, bool]:
         """Take a few bursts from the cable."""
+        if self._round is not None:
+            return now_ps, self._round.take(now_ps)
         moved = False
         for _ in range(BURSTS_PER_ROUND):
             burst = self._cable.receive(self._buffer)
@@ -55,14 +63,13 @@ class NicDriver:
             else:
                 now_ps = self._recorder.receive(self._nic, 0, burst)
             moved = True
-        return now_ps, moved
-
-    def advance(self, now_ps: int) -> None:
-        """Let the NIC's time pass."""
         self._nic.advance(now_ps)
+        return now_ps, moved
 
     def give(self, now_ps: int) -> bool:
         """Put what the NIC has to send onto the cable."""
+        if self._round is not None:
+            return self._round.give(now_ps)
         self._nic.advance(now_ps)
         if self._outlet.is_empty or self._cable_is_full:
             return False
@@ -74,21 +81,19 @@ class NicDriver:
         if isinstance(self._cable, Cable):
             self._cable.is_patient = is_patient
 
-    def due_ps(self, now_ps: int, moved_ps: int, busy: bool) -> int:
-        """The NIC's next timer."""
-        return self._nic.next_timer_ps()
-
     def watch(self, inbox: select.epoll) -> None:
         """The carrier."""
         self._inbox = inbox
         inbox.register(self._cable, select.EPOLLIN)
 
-    def rest(self) -> bool:
-        """The carrier tells of a burst, and of room when it was full."""
+    def rest(self, now_ps: int, moved_ps: int, busy: bool) -> int:
+        """The NIC's next timer. The carrier tells of a burst, and of room when it was full."""
+        if self._round is not None:
+            return self._round.rest(now_ps)
         if not isinstance(self._cable, Cable):
             self._inbox.modify(self._cable, select.EPOLLIN | (select.EPOLLOUT if self._cable_is_full else 0))
         self._cable_is_full = False  # or so: the next round finds out
-        return self._cable.rest()
+        return self._nic.next_timer_ps() if self._cable.rest() else now_ps
 
     def wake(self) -> None:
         """The carrier's descriptor is readable."""
@@ -107,6 +112,43 @@ class NicDriver:
 
     def close(self) -> None:
         """Unplug the cable."""
+        self._round = None
         self._cable.close()
         if self._recorder is not None:
             self._recorder.close()
+
+
+class _Round:
+    """The rounds of `nic` on a `cable` that nobody records, in compiled calls (nic_round.py)."""
+
+    def __init__(self, nic: Nic, cable: Cable) -> None:
+        self._tables, self._cable = nic.tables, cable
+        self._data_in, self._state_in, self._data_out, self._state_out = cable.pipes
+        self._place = np.zeros(2, np.int64)
+        self._is_full = False
+        self._nic = nic
+        self._compiled = nic_round.load(nic.tables)
+
+    def take(self, now_ps: int) -> bool:
+        """As `NicDriver.take`; whether anything had come."""
+        said = self._compiled.take(self._tables, self._data_in, self._state_in, self._place, BURSTS_PER_ROUND, now_ps)
+        if said & nic_round.NONSENSE:
+            raise BadBurstError.of(int(self._place[1]))
+        if said & nic_round.RINGS:
+            self._cable.ring()
+        return said != 0
+
+    def give(self, now_ps: int) -> bool:
+        """As `NicDriver.give`."""
+        is_full, is_patient = self._is_full, self._cable.is_patient
+        said = self._compiled.give(self._tables, self._data_out, self._state_out, is_full, is_patient, now_ps)
+        if said & nic_round.RINGS:
+            self._cable.ring()
+        if said & nic_round.FULL:
+            self._is_full = True
+        return self._nic.is_held_up and not self._is_full
+
+    def rest(self, now_ps: int) -> int:
+        """As `NicDriver.rest`."""
+        self._is_full = False  # or so: the next round finds out
+        return self._compiled.rest(self._tables, self._state_in, self._cable.sleep, now_ps)

@@ -59,9 +59,6 @@ class RdmaDriver:
         """Nothing: the device takes what arrives."""
         return now_ps, False
 
-    def advance(self, now_ps: int) -> None:
-        """Nothing."""
-
     def give(self, now_ps: int) -> bool:
         """Nothing."""
         return False
@@ -69,18 +66,14 @@ class RdmaDriver:
     def be_patient(self, is_patient: bool) -> None:
         """Nothing: the device acknowledges as it likes."""
 
-    def due_ps(self, now_ps: int, moved_ps: int, busy: bool) -> int:
-        """At once, soon, or, when no operation is under way, never."""
-        if not busy:
-            return NEVER_PS
-        return now_ps if now_ps - moved_ps < SPIN_PS else now_ps + PAUSE_PS
-
     def watch(self, inbox: select.epoll) -> None:
         """Nothing."""
 
-    def rest(self) -> bool:
-        """Nothing wakes it but time."""
-        return True
+    def rest(self, now_ps: int, moved_ps: int, busy: bool) -> int:
+        """At once, soon, or, when no operation is under way, never: nothing wakes it but time."""
+        if not busy:
+            return NEVER_PS
+        return now_ps if now_ps - moved_ps < SPIN_PS else now_ps + PAUSE_PS
 
     def wake(self) -> None:
         """Nothing."""

@@ -77,6 +77,7 @@ class Worker:
         self._lost: NetReduceError | None = None
         self._next_tick_ps = 0
         self._awaits_acknowledgements = False
+        self._has_news = False  # from the switch
         self._progress = Progress(self)
         self._progress.inbox.register(self._channel, select.EPOLLIN)
         self._driver.watch(self._progress.inbox)
@@ -169,12 +170,15 @@ class Worker:
 
     def step(self) -> bool:
         """One round: bursts in, engines, bursts out; whether another one would find something to do."""
+        moved = self._progress.run_commands()
         now_ps, more = self._driver.take(self._clock.now_ps())
-        moved = self._progress.run_commands() or more
-        self._driver.advance(now_ps)
+        moved |= more
         for member in self._members:
             moved |= member.progress(now_ps)
             more |= member.has_more
+        if self._has_news:  # after the data that came before it: news of a death must not spoil what is complete
+            self._has_news = False
+            self._hear()
         # What ends in this round may be acknowledged by what leaves in it.
         awaited, self._awaits_acknowledgements = self._awaits_acknowledgements, self._await_acknowledgements()
         self._driver.be_patient(not (awaited or self._awaits_acknowledgements))
@@ -196,16 +200,16 @@ class Worker:
         """Seconds until something is due; 0 if something is there."""
         busy = any(member.is_busy for member in self._members)
         now_ps = self._clock.now_ps()
-        due_ps = self._driver.due_ps(now_ps, self._moved_ps, busy)
+        due_ps = self._driver.rest(now_ps, self._moved_ps, busy)
         if busy:
             due_ps = min(due_ps, self._next_tick_ps)
-        return min(IDLE_S, max(0, due_ps - now_ps) / PS_PER_S) if self._driver.rest() else 0.0
+        return min(IDLE_S, max(0, due_ps - now_ps) / PS_PER_S)
 
     def wake(self, ready: list[int]) -> None:
-        """Hear what the switch says, and what the driver watches."""
+        """Note that the switch has said something, and hear what the driver watches."""
         for descriptor in ready:
             if descriptor == self._channel.fileno():
-                self._hear()
+                self._has_news = True
             else:
                 self._driver.wake()
 
