@@ -86,7 +86,7 @@ def test_a_short_all_reduce_ends_with_its_result_whatever_becomes_of_the_acknowl
     assert all((array == 18).all() for array in arrays)
 
 
-def test_a_result_that_was_lost_is_sent_again_without_the_array_that_was_given_away() -> None:
+def test_a_result_that_was_lost_is_sent_again_by_a_rank_that_has_left_and_without_its_array() -> None:
     lost = []
 
     def keep(wire: int, frame: np.ndarray) -> bool:
@@ -104,9 +104,12 @@ def test_a_result_that_was_lost_is_sent_again_without_the_array_that_was_given_a
     assert lost
     assert not cluster.engines[0].awaits_acknowledgements
     arrays[0].fill(-1)
+    cluster.engines[0].leave(NetReduceError("rank 0 has left"))
     cluster.run(operations)
     assert (arrays[1] == 6).all()
     assert (arrays[0] == -1).all()
+    with pytest.raises(NetReduceError, match="rank 0 has left"):
+        cluster.engines[0].barrier()
 
 
 @pytest.mark.parametrize("loss", [0.01, 0.1])

@@ -278,7 +278,7 @@ class Member:
         return f"; {missing} had not sent message {self._waiting.message_id}"
 
     def fail(self, error: BaseException, *, leaves: bool = False) -> None:
-        """End everything with `error`, now and for later calls. With `leaves` nothing may be wrong: see `Engine.leave`."""
+        """End everything with `error`, now and for later calls; if it `leaves`, as `Engine.leave` does."""
         if self.error is not None:
             return
         self.error = error
