@@ -15,8 +15,8 @@ from pathlib import Path
 CONTROL_PORT = 7400
 TOKEN = "0123456789abcdef0123"
 SWITCH_IP, SWITCH_IP6 = "10.80.0.254", "fd80::fe"
-BURST_FRAMES = 8
-"""Frames that a shaped link may send back to back."""
+SHAPED_BURST_BYTES = 72 * 1024
+"""What a shaped link may send back to back: a super-frame of TCP or UDP, with the headers of all its segments."""
 
 
 def ip(*arguments: str) -> None:
@@ -107,8 +107,8 @@ class Network:
                 self._shape(where, what)
 
     def _shape(self, namespace: str, name: str) -> None:
-        """A token bucket of a few frames, and a queue that a message window fits into."""
-        limits = ["burst", str(BURST_FRAMES * (self.mtu + 18)), "limit", str(16 << 20)]
+        """A token bucket of one super-frame, whatever the MTU, and a queue that a message window fits into."""
+        limits = ["burst", str(SHAPED_BURST_BYTES), "limit", str(16 << 20)]
         tbf = ["tc", "-n", namespace, "qdisc", "add", "dev", name, "root", "tbf", "rate", str(self.rate_bps), *limits]
         subprocess.run(tbf, check=True, capture_output=True)
 

@@ -29,7 +29,7 @@ from netreduce.runtime.packet_filters import attach_filter
 from netreduce.runtime.packet_ring import SOL_PACKET, Ring
 from netreduce.units import PS_PER_MS, PS_PER_S
 from netreduce.wire.frames import BURST_BYTES_MAX, FRAME_BYTES_MAX
-from netreduce.wire.framing import Seen
+from netreduce.wire.packet_slots import Seen
 from netreduce.wire.segmentation import HEAD_BYTES, SEGMENTS_MAX, lay_out
 
 logger = logging.getLogger("netreduce")
@@ -141,19 +141,19 @@ class InterfaceCarrier(Watched):
         return self._socket.fileno()
 
     def receive(self, buffer: np.ndarray) -> np.ndarray | None:
-        """Up to as many frames as surely fit into `buffer`, as a burst there; None when none waits.
+        """Frames that have come, good until the next call (`buffer` is not needed); None when none waits.
 
         A link that goes down may come up again; `CableClosedError` when there is no such interface any more.
         """
         now_ps = self._now_ps()
-        size = self._ring.receive(buffer, now_ps)
-        if size >= STREAM_BYTES:
+        burst = self._ring.receive(now_ps)
+        if burst.size >= STREAM_BYTES:
             if now_ps - self._stream_last_ps > STREAM_GAP_PS:
                 self._stream_start_ps = now_ps
             self._stream_last_ps = now_ps
-        self._burst_bytes = size or self._burst_bytes
-        if size:
-            return buffer[:size]
+        self._burst_bytes = burst.size or self._burst_bytes
+        if burst.size:
+            return burst
         if self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) and not (SYSFS / self.name).exists():
             raise CableClosedError(f"interface {self.name!r} is gone")
         return None
@@ -210,14 +210,14 @@ class InterfaceCarrier(Watched):
         """Frames lost by a full ring or queue, refused by the interface, or left out; super-frames; checksums."""
         data = self._socket.getsockopt(SOL_PACKET, _PACKET_STATISTICS, 8)  # and sets them back to 0
         self._kernel_drops += struct.unpack("II", data)[1]
-        ring = self._ring
+        seen = {what: int(count) for what, count in zip(Seen, self._ring.seen, strict=True)}
         return {
-            "interface_drops_in": self._kernel_drops + int(ring.seen[Seen.LOST]),
+            "interface_drops_in": self._kernel_drops + seen[Seen.LOST],
             "interface_drops_out": self._dropped_out,
-            "interface_frames_too_long": ring.too_long,
-            "interface_frames_malformed": ring.malformed + int(ring.seen[Seen.MALFORMED]),
-            "interface_checksums_filled": int(ring.seen[Seen.FILLED]),
-            "interface_super_frames_in": ring.super_frames,
+            "interface_frames_too_long": seen[Seen.TOO_LONG],
+            "interface_frames_malformed": seen[Seen.MALFORMED],
+            "interface_checksums_filled": seen[Seen.FILLED],
+            "interface_super_frames_in": seen[Seen.SUPER_FRAMES],
             "interface_super_frames_out": self._super_frames_out,
         }
 

@@ -1,24 +1,25 @@
 """Frames received at a packet(7) socket: a ring of slots that the kernel fills, and its receive queue beside.
 
 Frames are read where the kernel has put them, without a system call. What is longer than a slot, as super-frames are,
-the kernel queues in its turn at the socket (PACKET_COPY_THRESH), for one call each; it is cut into frames here.
+the kernel queues in its turn at the socket (PACKET_COPY_THRESH); they are received several in one call, and cut into
+frames here.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import mmap
 import socket
 import struct
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
 from netreduce.compiled import entry
-from netreduce.wire.frames import BURST_BYTES_MAX
-from netreduce.wire.framing import Long, Seen, give_back, ring_to_burst
-from netreduce.wire.segmentation import GSO_UDP_L4, SUPER_FRAME_BYTES_MAX, VNET_BYTES, cut, look_at
+from netreduce.wire.packet_slots import Long, Seen, longs_to_burst, ring_to_burst
+from netreduce.wire.segmentation import SUPER_FRAME_BYTES_MAX, VNET_BYTES
 
 RING_BYTES = 16 * 1024 * 1024
 """Memory of a ring: with slots of 2 KiB 8,192 frames, of 8 KiB (an MTU of 4,200 and more) 2,048."""
@@ -30,7 +31,16 @@ BLOCK_BYTES = 64 * 1024
 SLOT_OVERHEAD_BYTES = 76
 """Where a packet starts in a slot: struct tpacket2_hdr (32) and sockaddr_ll (20), aligned so that its network header
 lies at 80, and struct virtio_net_hdr (10)."""
-LONG_BYTES = VNET_BYTES + SUPER_FRAME_BYTES_MAX + 1024
+LONG_BYTES = VNET_BYTES + SUPER_FRAME_BYTES_MAX + 51
+"""Room for the longest super-frame; so many that the next one starts at a multiple of 4, and not of a page."""
+LONGS_PER_CALL = 4
+"""With the frames cut from them, they stay in a second-level cache of 1 MiB."""
+CUT_BYTES_MAX = 80 * 1024
+"""Of the records cut from a super-frame: 128 times 80 bytes of headers and alignment more than itself, at most."""
+TRIES_MAX = 3
+"""Of receiving, for an interruption, or a link that went down, is told instead of a packet, once."""
+RECEIVED_BYTES = LONGS_PER_CALL * CUT_BYTES_MAX + 64 * 1024
+"""Longest burst that is handed out."""
 
 SOL_PACKET = 263
 PACKET_VNET_HDR = 15
@@ -39,29 +49,23 @@ _TPACKET_V2 = 1
 _SO_RCVBUFFORCE = 33
 
 
-class _Compiled(NamedTuple):
-    ring_to_burst: Callable[..., int]
-    look_at: Callable[..., int]
-    cut: Callable[..., int]
-    give_back: Callable[..., None]
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @cache
-def load() -> _Compiled:
-    """The compiled functions that rings use."""
-    row, table, numbers = np.zeros(0, np.uint8), np.zeros((1, 64), np.uint8), np.zeros(4, np.int64)
-    return _Compiled(
+def load() -> tuple[Callable[..., int], Callable[..., int]]:
+    """The compiled functions that rings use: slots to bursts, and long packets to bursts."""
+    row, table, numbers = np.zeros(0, np.uint8), np.zeros((1, 64), np.uint8), np.zeros(8, np.int64)
+    return (
         entry(ring_to_burst, table, 0, row, 0, 0, numbers, numbers),
-        entry(look_at, row, 0, 0),
-        entry(cut, row, 0, 0, row, 0, 0),
-        entry(give_back, row),
+        entry(longs_to_burst, table, 0, table, numbers, row, 0, 0, numbers),
     )
 
 
 class Ring:
     """The kernel's received packets at `connection`, which is not bound yet; frames have up to `packet_bytes`.
 
-    `seen` counts what is special (`Seen`), `super_frames` those cut, `malformed` and `too_long` packets left out.
+    `seen` counts what is special (`Seen`).
     """
 
     def __init__(self, connection: socket.socket, packet_bytes: int) -> None:
@@ -77,59 +81,45 @@ class Ring:
         self._socket = connection
         self._slots = np.frombuffer(memory, np.uint8).reshape(count, slot_bytes)
         self._next = 0
-        self._done = np.zeros(4, np.int64)
-        self._long = np.zeros(LONG_BYTES, np.uint8)
-        self._long_size = self._long_tag = 0
-        self._cut_bytes = 0  # of the records of the packet in `_long`, which is still to be handed out; 0: none is
+        self._done = np.zeros(3, np.int64)
+        self._longs = np.zeros((LONGS_PER_CALL, LONG_BYTES), np.uint8)
+        self._parts = np.array([[long.ctypes.data, long.size] for long in self._longs], np.int64)  # struct iovec
+        self._messages = np.zeros((LONGS_PER_CALL, 8), np.int64)  # struct mmsghdr of a 64-bit Linux
+        self._messages[:, 2] = self._parts.ctypes.data + 16 * np.arange(LONGS_PER_CALL)
+        self._messages[:, 3] = 1
+        self._lengths = self._messages.view(np.uint32)[:, 14]
+        self._sizes = np.zeros(LONGS_PER_CALL, np.int64)
+        self._burst = np.zeros(RECEIVED_BYTES, np.uint8)
         self.seen = np.zeros(len(Seen), np.int64)
-        self.super_frames = self.malformed = self.too_long = 0
-        self._compiled = load()
+        self._to_burst, self._longs_to_burst = load()
 
-    def receive(self, buffer: np.ndarray, now_ps: int) -> int:
-        """Take as many frames as fit into `buffer`; the burst's size in bytes, 0 when none waits."""
-        buffer = buffer[:BURST_BYTES_MAX]
+    def receive(self, now_ps: int) -> np.ndarray:
+        """As many frames as have come and fit into a burst, good until the next call; empty when none waits."""
         at = 0
         while True:
-            if self._cut_bytes:
-                if at + self._cut_bytes > buffer.size:
-                    return at
-                at = int(self._compiled.cut(self._long, self._long_size, self._long_tag, buffer, at, now_ps))
-                self._cut_bytes = 0
-            to_burst = self._compiled.ring_to_burst
-            at = int(to_burst(self._slots, self._next, buffer, at, now_ps, self.seen, self._done))
-            taken, where, length, tag = self._done.tolist()
+            at = int(self._to_burst(self._slots, self._next, self._burst, at, now_ps, self.seen, self._done))
+            taken, what, count = self._done.tolist()
             self._next = (self._next + taken) % len(self._slots)
-            if where == Long.NONE:
-                return at
-            self._take_long(where, length, tag)
+            count = min(count, LONGS_PER_CALL, (RECEIVED_BYTES - at) // CUT_BYTES_MAX)
+            if count == 0:
+                return self._burst[:at]
+            sizes = self._sizes[:count]
+            sizes[:] = -1
+            if what == Long.QUEUED:
+                sizes[:] = 0
+                found = self._from_queue(count)
+                sizes[:found] = self._lengths[:found]
+            slots, longs = self._slots, self._longs
+            at = int(self._longs_to_burst(slots, self._next, longs, sizes, self._burst, at, now_ps, self.seen))
+            self._next = (self._next + count) % len(slots)
 
-    def _take_long(self, where: int, length: int, tag: int) -> None:
-        """Take the next slot's packet, of `length`, from where it is."""
-        slot = self._slots[self._next]
-        size = VNET_BYTES + length
-        if where == Long.QUEUED:
-            found = self._from_queue(size)
-        else:
-            self._long[:size] = slot[SLOT_OVERHEAD_BYTES - VNET_BYTES :][:size]
-            found = True
-        self._compiled.give_back(slot)
-        self._next = (self._next + 1) % len(self._slots)
-        if not found:
-            self.seen[Seen.LOST] += 1
-            return
-        cut_bytes = int(self._compiled.look_at(self._long, size, tag)) if size <= LONG_BYTES else 0
-        self.malformed += cut_bytes < 0
-        self.too_long += cut_bytes == 0
-        self._long_size, self._long_tag, self._cut_bytes = size, tag, max(0, cut_bytes)
-        self.super_frames += cut_bytes > 0 and int(self._long[1]) == GSO_UDP_L4
-
-    def _from_queue(self, size: int) -> bool:
-        """Receive the packet that a slot announces; False when it is not there."""
-        while True:
-            try:
-                if self._socket.recv_into(self._long.data, 0, socket.MSG_TRUNC) == size:
-                    return True
-            except BlockingIOError:
-                return False
-            except OSError:
-                continue  # the link went down, which is told once
+    def _from_queue(self, count: int) -> int:
+        """Receive `count` packets that slots announce; how many there were."""
+        messages, flags = ctypes.c_void_p(self._messages.ctypes.data), socket.MSG_DONTWAIT | socket.MSG_TRUNC
+        for _ in range(TRIES_MAX):
+            found = _libc.recvmmsg(self._socket.fileno(), messages, count, flags, None)
+            if found >= 0:
+                return int(found)
+            if ctypes.get_errno() == errno.EAGAIN:
+                break
+        return 0

@@ -1,0 +1,183 @@
+"""From rings of packet slots to bursts: what Linux's packet(7) sockets share with the kernel.
+
+Slots are those of PACKET_RX_RING, version 2 of linux/if_packet.h, with a struct virtio_net_hdr before each packet. The
+kernel takes the 802.1Q tag out of a frame and tells it aside; here it is put back, since the ICRC does not care but
+the network does. A packet that is longer than a slot is a *long* one: the kernel has queued it at the socket.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+from netreduce.compiled import compiled, fence
+from netreduce.wire.frames import record_bytes
+from netreduce.wire.segmentation import (
+    GSO_NONE,
+    GSO_UDP_L4,
+    MAC_BYTES,
+    NEEDS_CHECKSUM,
+    NO_TAG,
+    VNET_BYTES,
+    cut,
+    fill_checksum,
+    look_at,
+    put_frame,
+    read_le16,
+)
+
+TAG_BYTES = 4
+_STATUS, _LENGTH, _SNAPLEN, _MAC, _TCI, _TPID = 0, 4, 8, 12, 24, 26
+"""Offsets in struct tpacket2_hdr, which a slot starts with."""
+STATUS_IS_MINE = 1 << 0
+STATUS_COPY = 1 << 1
+STATUS_VLAN_VALID = 1 << 4
+STATUS_VLAN_TPID_VALID = 1 << 6
+TPID_802_1Q = 0x8100
+
+
+class Long(IntEnum):
+    """What comes next, if it is not a frame in a slot."""
+
+    NONE = 0
+    IN_SLOT = 1  # a super-frame that must be cut
+    QUEUED = 2  # packets on the socket's receive queue
+
+
+class Seen(IntEnum):
+    """What is counted."""
+
+    LOST = 0  # longer than a slot, and the receive queue was full
+    MALFORMED = 1
+    TOO_LONG = 2  # no super-frames, such as those of TCP
+    FILLED = 3  # checksums that the sender had left to its interface
+    SUPER_FRAMES = 4
+
+
+@compiled
+def _slot_tag(slot: np.ndarray) -> int:
+    """The 802.1Q tag that the kernel took out of a slot's packet, behind its ethertype, or `NO_TAG`."""
+    status = read_le16(slot, _STATUS)
+    if status & STATUS_VLAN_VALID == 0:
+        return NO_TAG
+    tpid = read_le16(slot, _TPID) if status & STATUS_VLAN_TPID_VALID else TPID_802_1Q
+    return (tpid << 16) | read_le16(slot, _TCI)
+
+
+@compiled
+def _give_back(slot: np.ndarray) -> None:
+    """Let the kernel have a slot again."""
+    slot[:4].view(np.uint32)[0] = 0
+
+
+@compiled
+def _read_le32(data: np.ndarray, at: int) -> int:
+    return read_le16(data, at) | (read_le16(data, at + 2) << 16)
+
+
+@compiled
+def _is_queued(slot: np.ndarray) -> bool:
+    mine_and_queued = STATUS_IS_MINE | STATUS_COPY
+    return slot[_STATUS] & mine_and_queued == mine_and_queued
+
+
+@compiled
+def _longs_from(ring: np.ndarray, first: int, count: int) -> int:
+    """How many slots from `first` on announce queued packets, at most `count`."""
+    found = 0
+    while found < count and _is_queued(ring[(first + found) % ring.shape[0]]):
+        found += 1
+    return found
+
+
+@compiled
+def ring_to_burst(
+    ring: np.ndarray, first: int, burst: np.ndarray, start: int, time_ps: int, seen: np.ndarray, done: np.ndarray
+) -> int:
+    """Turn received slots of a packet ring into records, tags put back, checksums filled in; the end of the burst.
+
+    `ring` uint8[n, slot bytes], from slot `first` on; `start` is where in `burst` to go on. It ends before a frame that
+    does not fit there, and before a packet that is a super-frame or longer than a slot. `done` (int64[3]) tells the
+    slots taken, which are the kernel's again, what comes next (`Long`), and how many of these there are, up to
+    the ring's size. `seen` (int64[5], `Seen`) counts.
+    """
+    count, mine = ring.shape[0], 0
+    while mine < count and ring[(first + mine) % count][_STATUS] & STATUS_IS_MINE:
+        mine += 1
+    fence()
+    at, taken = start, 0
+    done[1] = Long.NONE.value
+    done[2] = 0
+    while taken < mine:
+        slot = ring[(first + taken) % count]
+        length, whole = _read_le32(slot, _SNAPLEN), _read_le32(slot, _LENGTH)
+        packet_at, tag = read_le16(slot, _MAC), _slot_tag(slot)
+        vnet_at, size = packet_at - VNET_BYTES, length + (0 if tag == NO_TAG else TAG_BYTES)
+        if _is_queued(slot):
+            done[1] = Long.QUEUED.value
+            done[2] = _longs_from(ring, first + taken, mine - taken)
+            break
+        if length != whole:
+            seen[Seen.LOST.value] += 1
+        elif slot[vnet_at + 1] != GSO_NONE:
+            done[1] = Long.IN_SLOT.value
+            done[2] = 1
+            break
+        elif at + record_bytes(size) > burst.size:
+            break
+        elif length < MAC_BYTES or not fill_checksum(slot, vnet_at, packet_at, length):
+            seen[Seen.MALFORMED.value] += 1
+        else:
+            seen[Seen.FILLED.value] += slot[vnet_at] & NEEDS_CHECKSUM
+            at = put_frame(burst, at, slot, packet_at, length, tag, time_ps)
+        taken += 1
+    fence()
+    for i in range(taken):
+        _give_back(ring[(first + i) % count])
+    done[0] = taken
+    return at
+
+
+@compiled
+def _put_long(
+    packet: np.ndarray, size: int, tag: int, burst: np.ndarray, at: int, time_ps: int, seen: np.ndarray
+) -> int:
+    """Write what ``packet[:size]`` holds to `burst`, if it makes sense; the offset behind it."""
+    found = look_at(packet, size, tag) if size <= packet.size else 0
+    if found <= 0:
+        seen[Seen.TOO_LONG.value if found == 0 else Seen.MALFORMED.value] += 1
+        return at
+    seen[Seen.SUPER_FRAMES.value] += 1 if packet[1] == GSO_UDP_L4 else 0
+    return cut(packet, size, tag, burst, at, time_ps)
+
+
+@compiled
+def longs_to_burst(
+    ring: np.ndarray,
+    first: int,
+    packets: np.ndarray,
+    sizes: np.ndarray,
+    burst: np.ndarray,
+    start: int,
+    time_ps: int,
+    seen: np.ndarray,
+) -> int:
+    """Cut the packets that slots from `first` on announce into records; the end of the burst, which must have room.
+
+    `packets` (uint8[n, bytes]) are what the socket had queued, of `sizes` (int64[n]) with struct virtio_net_hdr; 0 for
+    one that was not there, -1 for one in the slot itself. The slots are given back.
+    """
+    at = start
+    for i in range(sizes.size):
+        slot = ring[(first + i) % ring.shape[0]]
+        size, tag = VNET_BYTES + _read_le32(slot, _LENGTH), _slot_tag(slot)
+        if sizes[i] < 0:
+            at = _put_long(slot[read_le16(slot, _MAC) - VNET_BYTES :], size, tag, burst, at, time_ps, seen)
+        elif sizes[i] == size:
+            at = _put_long(packets[i], size, tag, burst, at, time_ps, seen)
+        else:
+            seen[Seen.LOST.value] += 1
+        fence()
+        _give_back(slot)
+    return at
