@@ -125,6 +125,56 @@ def test_offloads_come_back_after_sigterm_after_a_kill_and_after_the_next_start_
         network.mode, network.ports = "route", ["eth0"]
 
 
+REDUCE_UNTIL_IT_FAILS = """
+import numpy as np
+from netreduce import Communicator
+from netreduce.errors import NetReduceError
+with Communicator.connect(timeout_s=100) as world:
+    try:
+        while True:
+            world.all_reduce(np.ones(1000, np.float32))
+            print("RIGHT", flush=True)
+    except NetReduceError as error:
+        print("ERROR", type(error).__name__, error, flush=True)
+"""
+REDUCE = """
+import numpy as np
+from netreduce import Communicator
+with Communicator.connect(timeout_s=100) as world:
+    assert (world.all_reduce(np.ones(1000, np.float32)) == 2).all()
+"""
+
+
+@pytest.mark.parametrize("mode", ["bridge", "route"])
+def test_workers_on_hosts_hear_that_their_switch_was_killed_and_the_next_one_at_its_address_serves(mode, directory):
+    """Amid the hosts' links a dead switch takes the control channel with it: then RC's retries tell."""
+    require_root()
+    where = r"^ERROR {} group 'world' \(ring \d+\): all_reduce #\d+: .*"
+    lost = where.format("SwitchLostError") + r"the switch at 10\.80\.0\.254:7400 is gone: .+$"
+    unheard = where.format("(Completion|PeerLost)Error") + "IBV_WC_RETRY_EXC_ERR: .+$"
+    network, running = Network(2, mode), []
+    try:
+        switch = network.start_switch(directory)
+        for rank, host in enumerate(network.hosts):
+            command = [sys.executable, "-c", REDUCE_UNTIL_IT_FAILS]
+            running.append(network.start(host, command, network.environment(rank)))
+        for process in running:
+            assert any(line == "RIGHT\n" for line in process.stdout)
+        switch.kill()
+        switch.communicate()
+        for process in running:
+            output, _ = process.communicate(timeout=100)
+            assert re.search(lost if mode == "route" else f"{lost}|{unheard}", output, re.MULTILINE), output[-2000:]
+        switch = network.start_switch(directory)
+        network.on_all_hosts([sys.executable, "-c", REDUCE], 100)
+        switch.terminate()
+        switch.communicate(timeout=60)
+    finally:
+        for process in running:
+            process.kill()
+        network.close()
+
+
 def test_two_hosts_and_a_switch_on_one_machine_as_the_readme_shows_it():
     require_root()
     environment = os.environ | {"PYTHON": sys.executable}

@@ -25,6 +25,8 @@ class Machine:
         self.losses = []
         self.ended = threading.Event()
         self.fault = None
+        self.lingers_s = 0
+        self.ended_too_early = False
         self.progress = Progress(self)
         self.progress.inbox.register(self.near, select.EPOLLIN)
 
@@ -47,6 +49,7 @@ class Machine:
     def lose(self, error):
         self.losses.append(error)
         self.progress.is_over = True
+        self.ended_too_early = self.ended.wait(self.lingers_s)
         while self.asked:
             self.asked.pop(0).set_exception(NetReduceError(f"lost: {error!r}"))
 
@@ -176,4 +179,19 @@ def test_a_fault_in_a_round_of_a_waiting_thread_is_its_own(machine):
 
     with pytest.raises(NetReduceError, match="broken"):
         machine.progress.run(break_down, pending)
+    assert machine.ended.wait(10)
+
+
+def test_nothing_is_closed_while_a_waiting_thread_is_still_in_the_round_that_ends_all(machine):
+    wait_until_asleep(machine)
+    machine.lingers_s = IDLE_S + 0.3  # the progress thread looks in meanwhile
+    pending = Pending()
+
+    def break_down():
+        machine.asked.append(pending)
+        machine.fault = ValueError("broken")
+
+    with pytest.raises(NetReduceError, match="broken"):
+        machine.progress.run(break_down, pending)
+    assert not machine.ended_too_early
     assert machine.ended.wait(10)

@@ -151,8 +151,8 @@ class Progress:
                 raise
         finally:
             self._bell.modify(self.inbox, select.EPOLLIN)
-            due_s = time.monotonic() + self._prepare_to_sleep()
-            is_in_time = self._alarm_s <= due_s and not (self.stopping or self.is_over)
+            goes_on = not (self.stopping or self.is_over)
+            is_in_time = goes_on and self._alarm_s <= time.monotonic() + self._prepare_to_sleep()
             self._turn.release()
             if not is_in_time:  # else the progress thread wakes early enough without being woken
                 self._ring()
@@ -164,7 +164,8 @@ class Progress:
                 timeout_s = self._work()
                 self._alarm_s = time.monotonic() + timeout_s
             self._bell.poll(timeout_s)
-        self._rounds.end()
+        with self._turn:  # whoever drives may still be in the round that has ended everything
+            self._rounds.end()
 
     def _work(self) -> float:
         """Rounds until there is nothing to do; for how long to sleep."""
