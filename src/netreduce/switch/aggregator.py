@@ -1,9 +1,13 @@
 """The aggregator: which connections' copies of a packet are held, and the verdict on one more that arrives.
 
-Copies are buffered, never accumulated, and the first copy wins: a go-back-N replay may carry the *result*, because
-results are scattered over the very tensor that was sent. A replay of a complete slot is summed again from the buffers
-and answered on its own connection only; a replay of a message whose place was taken over goes on unchanged, since the
-successor surely has it and will answer with a duplicate ACK.
+Copies are buffered, never accumulated as they come, and the first copy wins: a go-back-N replay may carry the *result*,
+because results are scattered over the very tensor that was sent. The sum is made when the last copy is there, in the
+order of ranks, and kept: a replay of a complete slot is answered with it, on its own connection only. A replay of a
+message whose place was taken over goes on unchanged, since the successor surely has it and will answer with a duplicate
+ACK.
+
+A payload waits for the last one in the place that was freed last, and the last one waits nowhere. So what is written
+and soon read again lies close together, and caches keep it: places for all payloads of all messages would not fit.
 
 A packet lost on one uplink makes later slots complete first. With the gap policy `pass` they leave at once, every
 receiver sees the gap, and everyone goes back. With `hold` slots leave in the order of their PSNs, and the one sender
@@ -18,6 +22,7 @@ from netreduce.compiled import compiled, copy_bytes, inlined
 from netreduce.switch.answers import note_arrival, owe_wait
 from netreduce.switch.lookup import find_entry
 from netreduce.switch.messages import ACCEPTED, open_message
+from netreduce.switch.reduction import reduce_slot
 from netreduce.switch.splice import copy_place, payload_bytes
 from netreduce.switch.tables import HEADER_ROOM, NOBODY, SwitchTables
 from netreduce.switch.translation import SUM, TOTAL, has_left, leads_out, may_leave
@@ -42,16 +47,10 @@ def _place_fits(ring: np.record, message: np.record, packet: np.record, slot: in
 
 
 @compiled
-def _store(
-    buffers: np.ndarray,
-    buffer_at: int,
-    held: np.record,
-    frame: np.ndarray,
-    packet: np.record,
-    slot: int,
-    is_first: bool,
+def _store_headers(
+    buffers: np.ndarray, room_at: int, held: np.record, frame: np.ndarray, packet: np.record, slot: int, is_first: bool
 ) -> None:
-    """Hold the first copy of a rank's packet, its payload at `HEADER_ROOM`; of a later copy the headers alone.
+    """Hold the headers of a rank's packet, at the end of the room at `room_at`.
 
     The newest headers count, because a retransmission may ask for an ACK, or carry ECN marks; but not its INA header.
     The UDP checksum is blanked, as RoCEv2 allows: it covers the payload, which will be replaced.
@@ -62,10 +61,10 @@ def _store(
         held.header_bytes = header_bytes
         held.ip_at = packet.ip_at
         held.udp_at = packet.udp_at
-        size += packet.payload_bytes
+        size = header_bytes
     elif header_bytes != held.header_bytes:
         return
-    start = buffer_at + HEADER_ROOM - header_bytes
+    start = room_at + HEADER_ROOM - header_bytes
     copy_bytes(buffers, start, frame, 0, size)
     buffers[start + packet.udp_at + 6] = 0
     buffers[start + packet.udp_at + 7] = 0
@@ -93,17 +92,50 @@ def _find_missing(messages: np.recarray, slots: np.recarray, ring: np.record, co
 
 
 @inlined
+def _take_payload(
+    tables: SwitchTables, ring: np.record, message: np.record, row: np.record, place: int, index: int, frame: np.ndarray
+) -> None:
+    """Hold the payload of `frame`, the copy of connection `place`; the last of a slot completes its sum instead.
+
+    `row` is the slot, which counts this copy already, `index` its number in the ring.
+    """
+    packet, slot, free = tables.packet[0], tables.state[0].slot, tables.free[ring.first_copy :]
+    start, size = packet.payload_at, packet.payload_bytes
+    if slot == 0:
+        start, size = start + INA_BYTES, size - INA_BYTES
+    first, stride = ring.first_copy + copy_place(ring, message.message, 0, slot), ring.message_packets
+    if row.arrived < ring.child_count:
+        ring.free_count -= 1
+        at = free[ring.free_count]
+        tables.held[first + place * stride].payload_at = at
+        copy_bytes(tables.buffers, at, frame, start, size)
+        return
+    if row.arrived > ring.child_count:
+        at = tables.outflows[ring.first_outflow + TOTAL].first_result + index * ring.path_mtu
+        copy_bytes(tables.buffers, at, frame, start, size)
+        return
+    at = tables.outflows[ring.first_outflow + SUM].first_result + index * ring.path_mtu
+    own, result, copies = frame[start : start + size], tables.buffers[at : at + size], tables.held[first:]
+    reduce_slot(tables, message.data_type, message.op, copies, stride, ring.child_count, place, own, result)
+    for child in range(ring.child_count):
+        if child != place:
+            free[ring.free_count] = copies[child * stride].payload_at
+            ring.free_count += 1
+
+
+@inlined
 def _take_copy(tables: SwitchTables, connection: np.record, frame: np.ndarray, now_ps: int) -> int:
     """Hold a copy that fits its place, the slot in `state`, and give the verdict."""
     packet, state = tables.packet[0], tables.state[0]
     ring, message, slot = tables.rings[state.ring], tables.messages[state.message], state.slot
     copy = copy_place(ring, message.message, connection.place, slot)
-    row = tables.slots[ring.first_slot + message.message % ring.message_count * ring.message_packets + slot]
+    index = (state.message - ring.first_message) * ring.message_packets + slot
+    row = tables.slots[ring.first_slot + index]
     if connection.place >= ring.child_count and row.arrived < ring.child_count:
         return DropReason.OUT_OF_SEQUENCE.value  # a total without its parts
     is_first = row.bitmap & connection.bit == 0
-    buffer_at = ring.first_buffer + copy * ring.buffer_bytes
-    _store(tables.buffers, buffer_at, tables.held[ring.first_copy + copy], frame, packet, slot, is_first)
+    room_at = ring.first_buffer + copy * HEADER_ROOM
+    _store_headers(tables.buffers, room_at, tables.held[ring.first_copy + copy], frame, packet, slot, is_first)
     if not is_first:
         connection.asked = 0
         if has_left(ring, tables.outflows[connection.outflow], message, slot, row.arrived):
@@ -118,6 +150,7 @@ def _take_copy(tables: SwitchTables, connection: np.record, frame: np.ndarray, n
         row.first_ps = now_ps
     row.bitmap |= connection.bit
     row.arrived += 1
+    _take_payload(tables, ring, message, row, connection.place, index, frame)
     ring.payload_bytes_in += packet.payload_bytes
     if ring.hold != 0:
         _find_missing(tables.messages, tables.slots, ring, connection)

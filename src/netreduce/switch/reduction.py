@@ -15,7 +15,7 @@ from numba.extending import overload
 
 from netreduce.compiled import compiled, copy_bytes
 from netreduce.switch.halves import narrow, widen
-from netreduce.switch.tables import SwitchTables
+from netreduce.switch.tables import PATH_MTU_MAX, SwitchTables
 from netreduce.wire.ina import DataType, ReduceOp
 
 _UFUNCS = {
@@ -26,77 +26,122 @@ _UFUNCS = {
 }
 
 
-def combine(op: int, total: np.ndarray, part: np.ndarray) -> None:
-    """``total = total op part``, element by element; two arrays of one dtype and length."""
-    _UFUNCS[ReduceOp(op)](total, part, out=total)
+def combine(op: int, target: np.ndarray, total: np.ndarray, part: np.ndarray) -> None:
+    """``target = total op part``, element by element; arrays of one dtype and length that do not overlap."""
+    _UFUNCS[ReduceOp(op)](total, part, out=target)
 
 
 @overload(combine)
-def _combine_compiled(op: Any, total: Any, part: Any) -> Any:
+def _combine_compiled(op: Any, target: Any, total: Any, part: Any) -> Any:
     # Spelt out, because Numba's own minimum and maximum take the other one of two zeros with different signs.
     is_float = isinstance(total.dtype, types.Float)
 
-    def implementation(op: Any, total: Any, part: Any) -> None:
+    def implementation(op: Any, target: Any, total: Any, part: Any) -> None:
         if op == ReduceOp.SUM.value:
-            for i in range(total.size):
-                total[i] += part[i]
+            for i in range(target.size):
+                target[i] = total[i] + part[i]
         elif op == ReduceOp.PRODUCT.value:
-            for i in range(total.size):
-                total[i] *= part[i]
+            for i in range(target.size):
+                target[i] = total[i] * part[i]
         elif op == ReduceOp.MIN.value:
-            for i in range(total.size):
+            for i in range(target.size):
                 a, b = total[i], part[i]
                 keep = (a < b) | (a != a) if is_float else a < b
-                total[i] = a if keep else b
+                target[i] = a if keep else b
         else:
-            for i in range(total.size):
+            for i in range(target.size):
                 a, b = total[i], part[i]
                 keep = (a > b) | (a != a) if is_float else a > b
-                total[i] = a if keep else b
+                target[i] = a if keep else b
 
     return implementation
 
 
 @compiled
-def _reduce_words(op: int, total: np.ndarray, buffers: np.ndarray, first: int, stride: int, ranks: int) -> None:
-    """Combine the copies at ``buffers[first + rank * stride]`` into `total`, whose dtype is the elements'."""
-    size = total.size * total.itemsize
-    copy_bytes(total.view(np.uint8), 0, buffers, first, size)
-    for rank in range(1, ranks):
-        at = first + rank * stride
-        combine(op, total, buffers[at : at + size].view(total.dtype))
+def _reduce_words(
+    op: int,
+    totals: np.ndarray,
+    buffers: np.ndarray,
+    copies: np.recarray,
+    stride: int,
+    ranks: int,
+    last: int,
+    own: np.ndarray,
+    result: np.ndarray,
+) -> None:
+    """See `reduce_slot`. The dtype of `own` and `result` is the elements'.
 
-
-@compiled
-def _reduce_halves(tables: SwitchTables, dtype: int, op: int, size: int, first: int, stride: int, ranks: int) -> None:
-    count = size // 2
-    total, part = tables.wide[0, :count], tables.wide[1, :count]
-    widen(dtype, tables.buffers[first : first + size].view(np.uint16), total)
-    for rank in range(1, ranks):
-        at = first + rank * stride
-        widen(dtype, tables.buffers[at : at + size].view(np.uint16), part)
-        combine(op, total, part)
-    narrow(dtype, total, tables.total[:size].view(np.uint16))
-
-
-@compiled
-def reduce_slot(tables: SwitchTables, dtype: int, op: int, size: int, first: int, stride: int, ranks: int) -> None:
-    """Write the reduction of `ranks` payloads of `size` bytes to ``tables.total[:size]``.
-
-    Payload of rank r starts at byte ``first + r * stride`` of `buffers`; `dtype` and `op` are known codes.
+    A step's target is never one of its operands: a loop in which it might be is not vectorised.
     """
-    total = tables.total[:size]
+    size = own.size * own.itemsize
+    at = copies[0].payload_at
+    total = own if last == 0 else buffers[at : at + size].view(own.dtype)
+    if ranks == 1:
+        copy_bytes(result.view(np.uint8), 0, own.view(np.uint8), 0, size)
+    for rank in range(1, ranks):
+        at = copies[rank * stride].payload_at
+        part = own if rank == last else buffers[at : at + size].view(own.dtype)
+        at = (rank & 1) * PATH_MTU_MAX
+        target = result if rank == ranks - 1 else totals[at : at + size].view(own.dtype)
+        combine(op, target, total, part)
+        total = target
+
+
+@compiled
+def _reduce_halves(
+    dtype: int,
+    op: int,
+    wide: np.ndarray,
+    buffers: np.ndarray,
+    copies: np.recarray,
+    stride: int,
+    ranks: int,
+    last: int,
+    own: np.ndarray,
+    result: np.ndarray,
+) -> None:
+    """See `reduce_slot`. `own` and `result` are the halves' bits, `wide` has room for two sums and one operand."""
+    size, part = own.size * own.itemsize, wide[2, : own.size]
+    total = wide[0, : own.size]
+    for rank in range(ranks):
+        at = copies[rank * stride].payload_at
+        widen(dtype, own if rank == last else buffers[at : at + size].view(np.uint16), part if rank else total)
+        if rank:
+            target = wide[rank & 1, : own.size]
+            combine(op, target, total, part)
+            total = target
+    narrow(dtype, total, result)
+
+
+@compiled
+def reduce_slot(
+    tables: SwitchTables,
+    dtype: int,
+    op: int,
+    copies: np.recarray,
+    stride: int,
+    ranks: int,
+    last: int,
+    own: np.ndarray,
+    result: np.ndarray,
+) -> None:
+    """Write to `result` (uint8) the reduction of the payloads of that many `ranks`; `dtype` and `op` are known codes.
+
+    That of rank `last` is `own` (uint8, as long). That of another rank r is where row ``r * stride`` of `copies` says.
+    """
+    buffers, totals = tables.buffers, tables.totals
     if dtype == DataType.FLOAT32.value:
-        _reduce_words(op, total.view(np.float32), tables.buffers, first, stride, ranks)
+        _reduce_words(op, totals, buffers, copies, stride, ranks, last, own.view(np.float32), result.view(np.float32))
     elif dtype == DataType.FLOAT16.value or dtype == DataType.BFLOAT16.value:
-        _reduce_halves(tables, dtype, op, size, first, stride, ranks)
+        halves, results = own.view(np.uint16), result.view(np.uint16)
+        _reduce_halves(dtype, op, tables.wide, buffers, copies, stride, ranks, last, halves, results)
     elif dtype == DataType.FLOAT64.value:
-        _reduce_words(op, total.view(np.float64), tables.buffers, first, stride, ranks)
+        _reduce_words(op, totals, buffers, copies, stride, ranks, last, own.view(np.float64), result.view(np.float64))
     elif dtype == DataType.INT64.value:
-        _reduce_words(op, total.view(np.int64), tables.buffers, first, stride, ranks)
+        _reduce_words(op, totals, buffers, copies, stride, ranks, last, own.view(np.int64), result.view(np.int64))
     elif dtype == DataType.INT32.value:
-        _reduce_words(op, total.view(np.int32), tables.buffers, first, stride, ranks)
+        _reduce_words(op, totals, buffers, copies, stride, ranks, last, own.view(np.int32), result.view(np.int32))
     elif dtype == DataType.INT8.value:
-        _reduce_words(op, total.view(np.int8), tables.buffers, first, stride, ranks)
+        _reduce_words(op, totals, buffers, copies, stride, ranks, last, own.view(np.int8), result.view(np.int8))
     else:
-        _reduce_words(op, total.view(np.uint8), tables.buffers, first, stride, ranks)
+        _reduce_words(op, totals, buffers, copies, stride, ranks, last, own, result)

@@ -9,6 +9,8 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from netreduce.errors import AdmissionError
 from netreduce.switch.answers import RNR_TIMER_FIRST
 from netreduce.switch.checksum import SHIFT_ENTRIES
@@ -174,7 +176,7 @@ class Registry:
         self._connections.give(int(ring.first_connection), int(ring.connection_count))
         self._slots.give(int(ring.first_slot), slots)
         self._copies.give(int(ring.first_copy), copies)
-        self._buffers.give(int(ring.first_buffer), int(copies * ring.buffer_bytes))
+        self._buffers.give(int(ring.first_buffer), int(copies * (HEADER_ROOM + ring.path_mtu)))
         self._tables.drops[-1] += self._tables.drops[row]
         self._tables.drops[row] = 0
         ring.used = 0
@@ -250,7 +252,6 @@ class Registry:
         ring.first_slot = self._slots.take(slots)
         ring.first_copy = self._copies.take(copies)
         ring.first_buffer = self._buffers.take(size)
-        ring.buffer_bytes = HEADER_ROOM + geometry.path_mtu
         tables.messages["message"][ring.first_message : ring.first_message + MESSAGES_MAX] = NOBODY
 
     def _fill_outflows(self, row: int, part: RingPart) -> None:
@@ -260,10 +261,10 @@ class Registry:
         out = everybody if part.leaving is None else [part.children.index(part.leaving)]
         rest = [place for place in everybody if place not in out]
         at = int(ring.first_connection)
-        for number, arrived, operands, places in ((SUM, children, 0, out), (TOTAL, children + 1, children, rest)):
+        results = self._fill_pool(ring)
+        for number, arrived, places in ((SUM, children, out), (TOTAL, children + 1, rest)):
             outflow = tables.outflows[ring.first_outflow + number]
-            count = children if number == SUM else 1
-            outflow.arrived, outflow.first_place, outflow.place_count = arrived, operands, count
+            outflow.arrived, outflow.first_result = arrived, results[number]
             outflow.first_translation, outflow.translation_count = at, len(places)
             outflow.next_message = outflow.next_slot = 0
             for place in places:
@@ -271,6 +272,17 @@ class Registry:
                 connection = tables.connections[ring.first_connection + place]
                 connection.outflow, connection.translation = ring.first_outflow + number, at
                 at += 1
+
+    def _fill_pool(self, ring: np.record) -> tuple[int, int]:
+        """Free all places for payloads of a ring; the bytes where its two kinds of results start."""
+        slots, count = ring.message_count * ring.message_packets, ring.connection_count
+        first_result = ring.first_buffer + slots * count * HEADER_ROOM
+        results = slots * (1 + count - ring.child_count)
+        first = first_result + results * ring.path_mtu
+        ring.free_count = slots * count - results
+        places = first + np.arange(ring.free_count)[::-1] * ring.path_mtu  # the last one is taken first
+        self._tables.free[ring.first_copy : ring.first_copy + ring.free_count] = places
+        return int(first_result), int(first_result + slots * ring.path_mtu)
 
     def _fill_connections(self, row: int, part: RingPart) -> None:
         tables = self._tables

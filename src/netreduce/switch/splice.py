@@ -11,7 +11,6 @@ import numpy as np
 from netreduce.compiled import compiled, copy_bytes, crc32, inlined
 from netreduce.switch.checksum import SHIFT_ENTRIES, shifted
 from netreduce.switch.forwarding import count_drop, find_mac, read_mac
-from netreduce.switch.reduction import reduce_slot
 from netreduce.switch.tables import HEADER_ROOM, NOBODY, SwitchTables
 from netreduce.switch.translation import next_to_leave
 from netreduce.switch.verdicts import REPLAY
@@ -33,7 +32,7 @@ def payload_bytes(ring: np.record, message: np.record, slot: int) -> int:
 
 @compiled
 def copy_place(ring: np.record, number: int, place: int, slot: int) -> int:
-    """Place of a connection's copy of a slot of message `number` in the ring's ranges of `held` and `buffers`.
+    """Place of a connection's copy of a slot of message `number` among the ring's rows of `held` and rooms for headers.
 
     Copies of one connection follow each other: a burst is one run of its packets, and is written in one run, too.
     """
@@ -84,17 +83,17 @@ def _splice(
     connection: np.record,
     message: np.record,
     slot: int,
-    size: int,
+    payload: np.ndarray,
     kind: int,
     now_ps: int,
 ) -> None:
-    """Send ``tables.total[:size]`` on `connection`; `kind` is the event to log.
+    """Send `payload` on `connection`; `kind` is the event to log.
 
     A destination that is not known yet is flooded, as the frame itself would have been.
     """
     copy = copy_place(ring, message.message, connection.place, slot)
     held = tables.held[ring.first_copy + copy]
-    headers_at = ring.first_buffer + copy * ring.buffer_bytes + HEADER_ROOM - held.header_bytes
+    headers_at = ring.first_buffer + copy * HEADER_ROOM + HEADER_ROOM - held.header_bytes
     port, end, own = 0, tables.ports.size, connection.port
     if ring.pinned != 0:
         port, own = max(connection.answer_port, 0), NOBODY
@@ -105,9 +104,9 @@ def _splice(
             port, own = tables.macs[at].port, NOBODY
             end = port + 1
     psn = psn_add(tables.entries[connection.first_entry + message.message % ring.message_count].first_psn, slot)
-    rank, number = connection.rank, message.message
+    rank, number, size = connection.rank, message.message, payload.size
     emit(tables.log, now_ps, kind, end - 1, -1, psn, ring.ring_id, rank, number, slot, size, -1)
-    payload, payload_crc = tables.total[:size], tables.state[0].total_crc
+    payload_crc = tables.state[0].total_crc
     shift = tables.shifts[ring.first_shift : ring.first_shift + (SHIFT_ENTRIES if size == ring.path_mtu else 0)]
     while port < end:
         if port != own and tables.ports[port].up != 0:
@@ -132,17 +131,16 @@ def _send_out(
     kind: int,
     now_ps: int,
 ) -> None:
-    """Reduce the copies of an outflow and send it on the connections named in ``translations[first:last]``."""
+    """Send an outflow of a slot on the connections named in ``translations[first:last]``."""
     size = payload_bytes(ring, message, slot) - (INA_BYTES if slot == 0 else 0)
-    copy = copy_place(ring, message.message, outflow.first_place, slot)
-    at = ring.first_buffer + copy * ring.buffer_bytes + HEADER_ROOM
-    stride = ring.message_packets * ring.buffer_bytes
-    reduce_slot(tables, message.data_type, message.op, size, at, stride, outflow.place_count)
+    index = message.message % ring.message_count * ring.message_packets + slot
+    at = outflow.first_result + index * ring.path_mtu
+    payload = tables.buffers[at : at + size]
     if size == ring.path_mtu:
-        tables.state[0].total_crc = crc32(tables.total[:size], 0)
+        tables.state[0].total_crc = crc32(payload, 0)
     emit(tables.log, now_ps, Event.SUMMED.value, -1, -1, -1, ring.ring_id, -1, message.message, slot, size, -1)
     for row in range(first, last):
-        _splice(tables, ring, tables.connections[tables.translations[row]], message, slot, size, kind, now_ps)
+        _splice(tables, ring, tables.connections[tables.translations[row]], message, slot, payload, kind, now_ps)
 
 
 @inlined

@@ -2,11 +2,13 @@
 
 All rings share statically sized pools; a ring takes contiguous ranges of them (see registry.py) and gives them back.
 The per-packet code is free functions over these tables. The four arrays of the paper's FPGA are here as well: State
-Record (`slots`), Header Buffer and Payload Buffer (`held`, `buffers`), Aggregation Value (`total`).
+Record (`slots`), Header Buffer and Payload Buffer (`held`, `buffers`), Aggregation Value (results in `buffers`).
 
 A ring of P ranks with N messages in flight has ``2 N`` *messages* here, each of up to `message_packets` *slots* (one
-per packet of the message), each with P *copies* (one per connection): rows of `held` and equally many `buffers` of
-``HEADER_ROOM + path_mtu`` bytes, in the order of message, connection, slot.
+per packet of the message), each with P *copies* (one per connection). Rows of `held` are in the order of message,
+connection, slot. The ring's range of `buffers` has ``HEADER_ROOM + path_mtu`` bytes for each copy: first the headers of
+all copies, then the *results* of all slots, then *places* for payloads that wait for the last one. The last payload of
+a slot goes into the sum from where it arrived, so a slot needs one place less than it has ranks.
 
 Where only part of a ring meets, its connections are those whose data this switch sums, *children*, and behind them the
 one that enters from above with the total; translation.py says how the two become *outflows*.
@@ -27,8 +29,9 @@ MESSAGES_MAX = 128
 """Most messages a ring can hold: twice the largest message window."""
 PATH_MTU_MAX = PATH_MTUS[-1]
 HEADER_ROOM = 192
-"""Bytes before the payload in a buffer, for a copy's headers: at most 134 (VLAN tag, longest IPv4 header, RETH,
-immediate data and INA header), rounded up so that payloads stay aligned. Headers end where the payload starts."""
+"""Bytes for a copy's headers: at most 134 (VLAN tag, longest IPv4 header, RETH, immediate data and INA header), rounded
+up to whole cache lines. Headers end where their room ends, so that most touch one line of it."""
+CACHE_LINE_BYTES = 64
 PROBES_MAX = 16
 """Places where a MAC address may lie in its table."""
 WANTED_MAX = 16
@@ -102,8 +105,8 @@ RING = _record(
     "first_message",
     "first_slot",
     "first_copy",  # row of `held` of the first copy
-    "first_buffer",  # byte of `buffers` where its buffer starts
-    "buffer_bytes",  # length of one buffer
+    "first_buffer",  # byte of `buffers` where its range starts, with the headers of the first copy
+    "free_count",  # entries of `free`, from `first_copy` on, that are in use
     "hold",  # slots leave in the order of their PSNs, see aggregator.py
     "failed",  # ranks disagreed; nothing is aggregated any more
     "failed_message",
@@ -116,8 +119,7 @@ RING = _record(
 )
 OUTFLOW = _record(  # what leaves of a slot, and on which connections; two a ring, see translation.py
     "arrived",  # copies that a slot must hold before it can leave here
-    "first_place",  # connections whose copies are combined: the first, and how many
-    "place_count",
+    "first_result",  # byte of `buffers` where what leaves of the ring's first slot is kept
     "first_translation",  # range of `translations`: the connections that it leaves on
     "translation_count",
     "next_message",  # with `hold`: the slot to leave next
@@ -165,7 +167,12 @@ SLOT = _record(
     "arrived",  # how many
     "first_ps",  # when the first came
 )
-COPY = _record("header_bytes", "ip_at", "udp_at")  # `header_bytes` includes the INA header
+COPY = _record(
+    "header_bytes",  # with the INA header
+    "ip_at",
+    "udp_at",
+    "payload_at",  # byte of `buffers` where the payload lies, until the slot is complete
+)
 
 STATE = _record(
     # what the verdict on the current frame is about
@@ -176,7 +183,7 @@ STATE = _record(
     "outflow",  # row of `outflows`
     "way",  # port by which the frame must go on, or `NOBODY`: where its address is
     "answer",  # AETH syndrome of the answer that the switch gives itself, 0 for none
-    "total_crc",  # CRC-32 of the sum in `total`
+    "total_crc",  # CRC-32 of the payload that leaves
     "hop",  # row of `hops` of a routed frame, or `NOBODY`
     "sender_mac",  # of a routed frame, before its addresses were replaced
     # totals
@@ -211,11 +218,12 @@ class SwitchTables(NamedTuple):
     messages: np.recarray  # MESSAGE[rings, MESSAGES_MAX], flat
     slots: np.recarray
     held: np.recarray  # COPY
+    free: np.ndarray  # int64, as many as `held`: where a ring's free places for payloads are, last freed last
     buffers: np.ndarray  # uint8
     drops: np.ndarray  # int64[rings + 1, reasons]; the last row counts what belongs to no ring
-    total: np.ndarray  # uint8[PATH_MTU_MAX], the sum of one slot
+    totals: np.ndarray  # uint8[2 * PATH_MTU_MAX], sums of some ranks on the way to that of all
     shifts: np.ndarray  # int64[path MTUs * SHIFT_ENTRIES], see checksum.py
-    wide: np.ndarray  # float32[2, PATH_MTU_MAX // 2], half-precision operands in float32
+    wide: np.ndarray  # float32[3, PATH_MTU_MAX // 2], half-precision sums and operand in float32
     log: EventLog
 
 
@@ -238,6 +246,13 @@ class SwitchLimits(NamedTuple):
 
 def _rows(dtype: np.dtype, count: int) -> np.recarray:
     return np.zeros(count, dtype).view(np.recarray)
+
+
+def _aligned_bytes(count: int) -> np.ndarray:
+    """Zeros, uint8[count], from the start of a cache line on."""
+    raw = np.zeros(count + CACHE_LINE_BYTES, np.uint8)
+    start = -raw.ctypes.data % CACHE_LINE_BYTES
+    return raw[start : start + count]
 
 
 def make_tables(port_count: int, limits: SwitchLimits, egress_state: np.recarray, log: EventLog) -> SwitchTables:
@@ -264,10 +279,11 @@ def make_tables(port_count: int, limits: SwitchLimits, egress_state: np.recarray
         messages=_rows(MESSAGE, limits.rings * MESSAGES_MAX),
         slots=_rows(SLOT, copies),
         held=_rows(COPY, copies),
-        buffers=np.zeros(limits.memory_bytes, np.uint8),
+        free=np.zeros(copies, np.int64),
+        buffers=_aligned_bytes(limits.memory_bytes),
         drops=np.zeros((limits.rings + 1, max(DropReason) + 1), np.int64),
-        total=np.zeros(PATH_MTU_MAX, np.uint8),
+        totals=_aligned_bytes(2 * PATH_MTU_MAX),
         shifts=np.concatenate([make_shift(path_mtu) for path_mtu in PATH_MTUS]),
-        wide=np.zeros((2, PATH_MTU_MAX // 2), np.float32),
+        wide=np.zeros((3, PATH_MTU_MAX // 2), np.float32),
         log=log,
     )
