@@ -20,15 +20,18 @@ from typing import Any, TypeVar
 import numpy as np
 from isal import isal_zlib
 
+CACHE_LINE_BYTES = 64
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 JIT_DISABLED: bool = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 if not JIT_DISABLED:
     import llvmlite.binding
+    import llvmlite.ir
     import numba
     from numba import types
     from numba.core import config
-    from numba.extending import lower_builtin, overload, type_callable
+    from numba.extending import intrinsic, lower_builtin, overload, type_callable
     from numba.np.arrayobj import populate_array
 
     JIT_DISABLED = bool(config.DISABLE_JIT)  # Numba's own settings may say so as well
@@ -135,6 +138,10 @@ def crc32(data: np.ndarray, value: int) -> int:
     return int(isal_zlib.crc32(data, int(value)))
 
 
+def prefetch(data: np.ndarray, at: int, count: int) -> None:
+    """Tell the caches that `count` bytes of the uint8 array `data`, from `at` on, are needed soon. Changes nothing."""
+
+
 def copy_bytes(target: np.ndarray, target_at: int, source: np.ndarray, source_at: int, count: int) -> None:
     """Copy `count` bytes between uint8 arrays that do not overlap.
 
@@ -183,6 +190,25 @@ if not JIT_DISABLED:  # the bodies that Numba takes instead of those above
     def _crc32_compiled(data: Any, value: Any) -> Any:
         def implementation(data: Any, value: Any) -> Any:
             return _isal_crc32(np.uint32(value), np.uint64(data.ctypes.data), np.uint64(data.size))
+
+        return implementation
+
+    @intrinsic
+    def _prefetch_line(context: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            pointer, word = llvmlite.ir.IntType(8).as_pointer(), llvmlite.ir.IntType(32)
+            kind = llvmlite.ir.FunctionType(llvmlite.ir.VoidType(), [pointer, word, word, word])
+            function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+            builder.call(function, [builder.inttoptr(arguments[0], pointer), word(0), word(2), word(1)])
+            return context.get_dummy_value()
+
+        return types.none(types.uintp), codegen
+
+    @overload(prefetch)
+    def _prefetch_compiled(data: Any, at: Any, count: Any) -> Any:
+        def implementation(data: Any, at: Any, count: Any) -> None:
+            for i in range(at, at + count, CACHE_LINE_BYTES):
+                _prefetch_line(np.uintp(data.ctypes.data + i))  # type: ignore[call-arg]
 
         return implementation
 

@@ -77,8 +77,8 @@ def _find_missing(messages: np.recarray, slots: np.recarray, ring: np.record, co
     A gap before that one may be answered with a NAK again. As with a receiver's own NAKs, each gap gets only one: they
     use up the sender's retries, and come at the rate of round trips.
     """
+    place = connection.missing_message % ring.message_count
     for _ in range(ring.message_count * ring.message_packets):
-        place = connection.missing_message % ring.message_count
         message = messages[ring.first_message + place]
         row = slots[ring.first_slot + place * ring.message_packets + connection.missing_slot]
         if message.message != connection.missing_message or row.bitmap & connection.bit == 0:
@@ -89,25 +89,32 @@ def _find_missing(messages: np.recarray, slots: np.recarray, ring: np.record, co
         if connection.missing_slot == message.packets:
             connection.missing_message += 1
             connection.missing_slot = 0
+            place = place + 1 if place + 1 < ring.message_count else 0
 
 
 @inlined
 def _take_payload(
-    tables: SwitchTables, ring: np.record, message: np.record, row: np.record, place: int, index: int, frame: np.ndarray
+    tables: SwitchTables,
+    ring: np.record,
+    message: np.record,
+    row: np.record,
+    place: int,
+    copy: int,
+    index: int,
+    frame: np.ndarray,
 ) -> None:
-    """Hold the payload of `frame`, the copy of connection `place`; the last of a slot completes its sum instead.
+    """Hold the payload of `frame`, which came on the connection `place`; the last of a slot completes its sum instead.
 
-    `row` is the slot, which counts this copy already, `index` its number in the ring.
+    `row` is the slot, which counts this copy already; `copy` and `index` are the places of both in the ring.
     """
     packet, slot, free = tables.packet[0], tables.state[0].slot, tables.free[ring.first_copy :]
     start, size = packet.payload_at, packet.payload_bytes
     if slot == 0:
         start, size = start + INA_BYTES, size - INA_BYTES
-    first, stride = ring.first_copy + copy_place(ring, message.message, 0, slot), ring.message_packets
     if row.arrived < ring.child_count:
         ring.free_count -= 1
         at = free[ring.free_count]
-        tables.held[first + place * stride].payload_at = at
+        tables.held[ring.first_copy + copy].payload_at = at
         copy_bytes(tables.buffers, at, frame, start, size)
         return
     if row.arrived > ring.child_count:
@@ -115,8 +122,11 @@ def _take_payload(
         copy_bytes(tables.buffers, at, frame, start, size)
         return
     at = tables.outflows[ring.first_outflow + SUM].first_result + index * ring.path_mtu
-    own, result, copies = frame[start : start + size], tables.buffers[at : at + size], tables.held[first:]
-    reduce_slot(tables, message.data_type, message.op, copies, stride, ring.child_count, place, own, result)
+    own, result = frame[start : start + size], tables.buffers[at : at + size]
+    copies, stride = tables.held[ring.first_copy + copy - place * ring.message_packets :], ring.message_packets
+    wide, totals, count = tables.wide, tables.totals, ring.child_count
+    dtype, op = message.data_type, message.op
+    reduce_slot(dtype, op, wide, totals, tables.buffers, copies, stride, count, place, own, result)
     for child in range(ring.child_count):
         if child != place:
             free[ring.free_count] = copies[child * stride].payload_at
@@ -128,8 +138,9 @@ def _take_copy(tables: SwitchTables, connection: np.record, frame: np.ndarray, n
     """Hold a copy that fits its place, the slot in `state`, and give the verdict."""
     packet, state = tables.packet[0], tables.state[0]
     ring, message, slot = tables.rings[state.ring], tables.messages[state.message], state.slot
-    copy = copy_place(ring, message.message, connection.place, slot)
-    index = (state.message - ring.first_message) * ring.message_packets + slot
+    place = state.message - ring.first_message
+    copy = copy_place(ring, place, connection.place, slot)
+    index = place * ring.message_packets + slot
     row = tables.slots[ring.first_slot + index]
     if connection.place >= ring.child_count and row.arrived < ring.child_count:
         return DropReason.OUT_OF_SEQUENCE.value  # a total without its parts
@@ -150,7 +161,7 @@ def _take_copy(tables: SwitchTables, connection: np.record, frame: np.ndarray, n
         row.first_ps = now_ps
     row.bitmap |= connection.bit
     row.arrived += 1
-    _take_payload(tables, ring, message, row, connection.place, index, frame)
+    _take_payload(tables, ring, message, row, connection.place, copy, index, frame)
     ring.payload_bytes_in += packet.payload_bytes
     if ring.hold != 0:
         _find_missing(tables.messages, tables.slots, ring, connection)

@@ -61,7 +61,7 @@ def free_mac(macs: np.recarray, mac: int, now_ps: int) -> int:
     return NOBODY
 
 
-@compiled
+@inlined
 def learn(tables: SwitchTables, port: int, mac: int, now_ps: int) -> bool:
     """Note that `mac` is behind `port`; False if it is attached to another one."""
     macs = tables.macs

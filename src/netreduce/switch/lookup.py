@@ -65,9 +65,11 @@ def find_packet(keys: np.recarray, packet: np.record) -> int:
 @compiled
 def find_entry(entries: np.recarray, ring: np.record, connection: np.record, psn: int) -> int:
     """Row in `entries` of the message that `psn` belongs to, newest first; `NOBODY` if it is older than all."""
-    for age in range(min(ring.message_count, connection.newest + 1)):
-        at = connection.first_entry + (connection.newest - age) % ring.message_count
+    place = connection.newest % ring.message_count
+    for _ in range(min(ring.message_count, connection.newest + 1)):
+        at = connection.first_entry + place
         entry = entries[at]
         if (psn - entry.first_psn) & PSN_MASK < entry.packets:
             return at
+        place = place - 1 if place > 0 else ring.message_count - 1
     return NOBODY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from netreduce.compiled import compiled, inlined
+from netreduce.compiled import compiled, inlined, prefetch
 from netreduce.switch.aggregator import judge_data
 from netreduce.switch.answers import note_acknowledgement, send_answer
 from netreduce.switch.forwarding import count_drop, forward, learn, read_mac
@@ -63,6 +63,7 @@ def take_burst(tables: SwitchTables, port: int, burst: np.ndarray, now_ps: int) 
         length = record_length(burst, at)
         frame = burst[at + RECORD_HEADER_BYTES : at + RECORD_HEADER_BYTES + length]
         at += record_bytes(length)
+        prefetch(burst, at, min(length, burst.size - at))  # the next frame, which is likely as long
         counters.packets_in += 1
         counters.bytes_in += length
         state.ring = NOBODY

@@ -15,7 +15,7 @@ from numba.extending import overload
 
 from netreduce.compiled import compiled, copy_bytes
 from netreduce.switch.halves import narrow, widen
-from netreduce.switch.tables import PATH_MTU_MAX, SwitchTables
+from netreduce.switch.tables import PATH_MTU_MAX
 from netreduce.wire.ina import DataType, ReduceOp
 
 _UFUNCS = {
@@ -115,9 +115,11 @@ def _reduce_halves(
 
 @compiled
 def reduce_slot(
-    tables: SwitchTables,
     dtype: int,
     op: int,
+    wide: np.ndarray,
+    totals: np.ndarray,
+    buffers: np.ndarray,
     copies: np.recarray,
     stride: int,
     ranks: int,
@@ -127,14 +129,14 @@ def reduce_slot(
 ) -> None:
     """Write to `result` (uint8) the reduction of the payloads of that many `ranks`; `dtype` and `op` are known codes.
 
-    That of rank `last` is `own` (uint8, as long). That of another rank r is where row ``r * stride`` of `copies` says.
+    That of rank `last` is `own` (uint8, as long). That of another rank r is in `buffers`, where row ``r * stride`` of
+    `copies` says. `wide` and `totals` are scratch.
     """
-    buffers, totals = tables.buffers, tables.totals
     if dtype == DataType.FLOAT32.value:
         _reduce_words(op, totals, buffers, copies, stride, ranks, last, own.view(np.float32), result.view(np.float32))
     elif dtype == DataType.FLOAT16.value or dtype == DataType.BFLOAT16.value:
         halves, results = own.view(np.uint16), result.view(np.uint16)
-        _reduce_halves(dtype, op, tables.wide, buffers, copies, stride, ranks, last, halves, results)
+        _reduce_halves(dtype, op, wide, buffers, copies, stride, ranks, last, halves, results)
     elif dtype == DataType.FLOAT64.value:
         _reduce_words(op, totals, buffers, copies, stride, ranks, last, own.view(np.float64), result.view(np.float64))
     elif dtype == DataType.INT64.value:

@@ -31,12 +31,12 @@ def payload_bytes(ring: np.record, message: np.record, slot: int) -> int:
 
 
 @compiled
-def copy_place(ring: np.record, number: int, place: int, slot: int) -> int:
-    """Place of a connection's copy of a slot of message `number` among the ring's rows of `held` and rooms for headers.
+def copy_place(ring: np.record, message_place: int, place: int, slot: int) -> int:
+    """Place of a connection's copy of a slot of a message among the ring's rows of `held` and rooms for headers.
 
     Copies of one connection follow each other: a burst is one run of its packets, and is written in one run, too.
     """
-    return ((number % ring.message_count) * ring.connection_count + place) * ring.message_packets + slot
+    return (message_place * ring.connection_count + place) * ring.message_packets + slot
 
 
 @compiled
@@ -81,17 +81,17 @@ def _splice(
     tables: SwitchTables,
     ring: np.record,
     connection: np.record,
-    message: np.record,
+    place: int,
     slot: int,
     payload: np.ndarray,
     kind: int,
     now_ps: int,
 ) -> None:
-    """Send `payload` on `connection`; `kind` is the event to log.
+    """Send `payload`, of a slot of the ring's message `place`, on `connection`; `kind` is the event to log.
 
     A destination that is not known yet is flooded, as the frame itself would have been.
     """
-    copy = copy_place(ring, message.message, connection.place, slot)
+    copy = copy_place(ring, place, connection.place, slot)
     held = tables.held[ring.first_copy + copy]
     headers_at = ring.first_buffer + copy * HEADER_ROOM + HEADER_ROOM - held.header_bytes
     port, end, own = 0, tables.ports.size, connection.port
@@ -103,8 +103,8 @@ def _splice(
         if at >= 0:
             port, own = tables.macs[at].port, NOBODY
             end = port + 1
-    psn = psn_add(tables.entries[connection.first_entry + message.message % ring.message_count].first_psn, slot)
-    rank, number, size = connection.rank, message.message, payload.size
+    psn = psn_add(tables.entries[connection.first_entry + place].first_psn, slot)
+    rank, number, size = connection.rank, tables.messages[ring.first_message + place].message, payload.size
     emit(tables.log, now_ps, kind, end - 1, -1, psn, ring.ring_id, rank, number, slot, size, -1)
     payload_crc = tables.state[0].total_crc
     shift = tables.shifts[ring.first_shift : ring.first_shift + (SHIFT_ENTRIES if size == ring.path_mtu else 0)]
@@ -124,23 +124,23 @@ def _send_out(
     tables: SwitchTables,
     ring: np.record,
     outflow: np.record,
-    message: np.record,
+    place: int,
     slot: int,
     first: int,
     last: int,
     kind: int,
     now_ps: int,
 ) -> None:
-    """Send an outflow of a slot on the connections named in ``translations[first:last]``."""
+    """Send an outflow of a slot of the ring's message `place` on the connections of ``translations[first:last]``."""
+    message = tables.messages[ring.first_message + place]
     size = payload_bytes(ring, message, slot) - (INA_BYTES if slot == 0 else 0)
-    index = message.message % ring.message_count * ring.message_packets + slot
-    at = outflow.first_result + index * ring.path_mtu
+    at = outflow.first_result + (place * ring.message_packets + slot) * ring.path_mtu
     payload = tables.buffers[at : at + size]
     if size == ring.path_mtu:
         tables.state[0].total_crc = crc32(payload, 0)
     emit(tables.log, now_ps, Event.SUMMED.value, -1, -1, -1, ring.ring_id, -1, message.message, slot, size, -1)
     for row in range(first, last):
-        _splice(tables, ring, tables.connections[tables.translations[row]], message, slot, payload, kind, now_ps)
+        _splice(tables, ring, tables.connections[tables.translations[row]], place, slot, payload, kind, now_ps)
 
 
 @inlined
@@ -148,15 +148,17 @@ def send_sums(tables: SwitchTables, verdict: int, now_ps: int) -> None:
     """Carry out `COMPLETE` or `REPLAY`: the slot in `state` leaves, and with `hold` those that waited for it."""
     state = tables.state[0]
     ring, outflow = tables.rings[state.ring], tables.outflows[state.outflow]
-    message, slot = tables.messages[state.message], state.slot
+    place, slot = state.message - ring.first_message, state.slot
     first, kind = outflow.first_translation, Event.SPLICED.value
     last = first + outflow.translation_count
     if verdict == REPLAY:
         first = tables.connections[state.connection].translation
         last, kind = first + 1, Event.REPLAYED.value
     for _ in range(ring.message_count * ring.message_packets):
-        _send_out(tables, ring, outflow, message, slot, first, last, kind, now_ps)
-        if verdict == REPLAY or ring.hold == 0 or not next_to_leave(tables, ring, outflow, message):
+        _send_out(tables, ring, outflow, place, slot, first, last, kind, now_ps)
+        if verdict == REPLAY or ring.hold == 0:
             return
-        message = tables.messages[ring.first_message + outflow.next_message % ring.message_count]
+        place = next_to_leave(tables, ring, outflow, place)
+        if place < 0:
+            return
         slot = outflow.next_slot

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from netreduce.compiled import CACHE_LINE_BYTES
 from netreduce.switch.checksum import make_shift
 from netreduce.trace.events import DropReason, EventLog
 from netreduce.wire.control import PATH_MTUS
@@ -31,7 +32,6 @@ PATH_MTU_MAX = PATH_MTUS[-1]
 HEADER_ROOM = 192
 """Bytes for a copy's headers: at most 134 (VLAN tag, longest IPv4 header, RETH, immediate data and INA header), rounded
 up to whole cache lines. Headers end where their room ends, so that most touch one line of it."""
-CACHE_LINE_BYTES = 64
 PROBES_MAX = 16
 """Places where a MAC address may lie in its table."""
 WANTED_MAX = 16

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from netreduce.compiled import inlined
-from netreduce.switch.tables import SwitchTables
+from netreduce.switch.tables import NOBODY, SwitchTables
 
 SUM = 0
 """Outflow of a ring, counted from its first: the children's sum, which is the total where the whole ring meets."""
@@ -46,14 +46,17 @@ def may_leave(ring: np.record, outflow: np.record, message: np.record, slot: int
 
 
 @inlined
-def next_to_leave(tables: SwitchTables, ring: np.record, outflow: np.record, message: np.record) -> bool:
-    """With `hold`: step to the slot after the one that left; whether it has all copies and may leave as well."""
+def next_to_leave(tables: SwitchTables, ring: np.record, outflow: np.record, place: int) -> int:
+    """With `hold`: step to the slot after the one that left, which was of the ring's message `place`.
+
+    Returns the place of its message if it has all copies and may leave as well, otherwise `NOBODY`.
+    """
     outflow.next_slot += 1
-    if outflow.next_slot == message.packets:
+    if outflow.next_slot == tables.messages[ring.first_message + place].packets:
         outflow.next_message += 1
         outflow.next_slot = 0
-    place = outflow.next_message % ring.message_count
+        place = place + 1 if place + 1 < ring.message_count else 0
     slot = tables.slots[ring.first_slot + place * ring.message_packets + outflow.next_slot]
-    return (
-        tables.messages[ring.first_message + place].message == outflow.next_message and slot.arrived >= outflow.arrived
-    )
+    if tables.messages[ring.first_message + place].message != outflow.next_message or slot.arrived < outflow.arrived:
+        return NOBODY
+    return place

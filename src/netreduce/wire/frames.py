@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from netreduce.compiled import compiled, copy_bytes
+from netreduce.compiled import compiled, copy_bytes, prefetch
 
 RECORD_HEADER_BYTES = 10
 RECORD_ALIGNMENT = 16
@@ -94,6 +94,9 @@ def burst_is_whole(buffer: np.ndarray, size: int) -> bool:
         if at + RECORD_HEADER_BYTES > size:
             return False
         length = record_length(buffer, at)
+        if at == 0:  # where each record starts is read in the one before: they would be waited for one by one
+            for start in range(record_bytes(length), size, record_bytes(length)):
+                prefetch(buffer, start, 1)
         if length == 0 or length > FRAME_BYTES_MAX:
             return False
         at += record_bytes(length)
