@@ -2,7 +2,10 @@
 
 A ring's bursts are prepared once and fed again and again; the ring is registered anew before each pass, so that PSNs
 and message numbers fit. Beside it stands a roofline from the same run: copying, checking and adding the same bytes
-alone, with nothing known of packets. Seconds are the process's own CPU time. Usage::
+alone, with nothing known of packets, all in one and each by itself. Seconds are the process's own CPU time.
+
+The frames of a default window are 16 MB, which is more than a core's own cache holds: they come from the third-level
+cache or from memory. `in_cache` is the same with a window of one message of one burst for each rank. Usage::
 
     python benchmarks/switch_core.py [--ranks 4] [--mtu 4096] [--dtype float32] [--passes 100] [--json]
 """
@@ -27,13 +30,13 @@ RING_ID = 1
 TARGET_GBPS = 40
 
 
-def make_spec(ranks: int, mtu: int) -> RingSpec:
-    """A ring of `ranks` with default window and message length."""
+def make_spec(ranks: int, geometry: Geometry) -> RingSpec:
+    """A ring of `ranks`."""
     endpoints = [
         Endpoint(rank, f"10.0.0.{rank + 1}", f"02:00:00:00:00:{rank + 1:02x}", 100 + rank, 200 + rank, 1000 * rank)
         for rank in range(ranks)
     ]
-    return RingSpec(RING_ID, tuple(endpoints), Geometry(path_mtu=mtu))
+    return RingSpec(RING_ID, tuple(endpoints), geometry)
 
 
 def message_frames(spec: RingSpec, rank: int, number: int, dtype: DataType) -> list[np.ndarray]:
@@ -59,9 +62,14 @@ def message_frames(spec: RingSpec, rank: int, number: int, dtype: DataType) -> l
     ]
 
 
+def burst_packets(mtu: int) -> int:
+    """Packets that fill a burst."""
+    return BURST_BYTES_MAX // (mtu + 80)
+
+
 def make_bursts(spec: RingSpec, dtype: DataType) -> list[tuple[int, np.ndarray]]:
     """Port and burst of all messages that the switch can hold, in the order in which they arrive."""
-    per_burst = BURST_BYTES_MAX // (spec.geometry.path_mtu + 80)
+    per_burst = burst_packets(spec.geometry.path_mtu)
     bursts = []
     for number in range(2 * spec.geometry.message_window):
         frames = [message_frames(spec, rank, number, dtype) for rank in range(len(spec.endpoints))]
@@ -104,41 +112,95 @@ def bare_work(source: np.ndarray, pool: np.ndarray, results: np.ndarray, ranks: 
     return check
 
 
-def bare_seconds(arrays: list[np.ndarray], ranks: int, size: int, packets: int, messages: int) -> float:
+@compiled
+def copy_alone(target: np.ndarray, source: np.ndarray, size: int) -> None:
+    """Copy `source` in pieces of `size`."""
+    for at in range(0, source.size, size):
+        copy_bytes(target, at, source, at, size)
+
+
+@compiled
+def check_alone(source: np.ndarray, size: int) -> int:
+    """The CRC of every piece of `size` bytes."""
+    check = 0
+    for at in range(0, source.size, size):
+        check ^= crc32(source[at : at + size], 0)
+    return check
+
+
+@compiled
+def add_alone(target: np.ndarray, source: np.ndarray) -> None:
+    """Add one array of float32 to another."""
+    for i in range(target.size):
+        target[i] += source[i]
+
+
+def bare_seconds(arrays: list[np.ndarray], ranks: int, size: int, packets: int) -> float:
     """CPU seconds of the bare work for as many packets."""
     source, pool, results = arrays
     run = ranks * packets * size
     started = time.process_time()
-    for at in range(0, messages * run, run):
+    for at in range(0, source.size, run):
         bare_work(source[at : at + run], pool[at : at + run], results, ranks, size, packets)
     return time.process_time() - started
 
 
-def measure(ranks: int, mtu: int, dtype: DataType, passes: int) -> dict[str, float]:
-    """The median pass of the switch and of the bare work, in turn."""
-    spec = make_spec(ranks, mtu)
+def seconds_alone(arrays: list[np.ndarray], size: int) -> list[float]:
+    """CPU seconds for copying, checking and adding, each once to every payload."""
+    source, pool, _ = arrays
+    words = [array.view(np.float32) for array in (pool, source)]
+    times = [time.process_time()]
+    for work in (lambda: copy_alone(pool, source, size), lambda: check_alone(source, size), lambda: add_alone(*words)):
+        work()
+        times.append(time.process_time())
+    return list(np.diff(times))
+
+
+def measure(ranks: int, geometry: Geometry, dtype: DataType, passes: int) -> tuple[float, list[float]]:
+    """CPU seconds a packet of the switch; of the bare work, and of copying, checking and adding alone: medians.
+
+    All take turns.
+    """
+    spec = make_spec(ranks, geometry)
     switch = Switch("s0", ranks)
     for endpoint in spec.endpoints:
         switch.attach(endpoint.rank, endpoint.mac, endpoint.ip)
     bursts = make_bursts(spec, dtype)
-    messages, packets = 2 * spec.geometry.message_window, spec.geometry.message_packets
+    messages, packets, mtu = 2 * geometry.message_window, geometry.message_packets, geometry.path_mtu
     run = ranks * packets * mtu
-    arrays = [np.zeros(messages * run, np.uint8), np.zeros(messages * run, np.uint8), np.zeros(run, np.uint8)]
+    arrays = [np.ones(messages * run, np.uint8), np.ones(messages * run, np.uint8), np.ones(run, np.uint8)]
     times = [
-        (switch_seconds(switch, spec, bursts), bare_seconds(arrays, ranks, mtu, packets, messages))
+        [
+            switch_seconds(switch, spec, bursts),
+            bare_seconds(arrays, ranks, mtu, packets),
+            *seconds_alone(arrays, mtu),
+        ]
         for _ in range(passes + 1)
     ][1:]
     assert switch.counters()["packets_spliced"] == (passes + 1) * messages * packets * ranks
-    seconds, bare_s = np.median(times, axis=0)
-    count = messages * packets * ranks
+    seconds, *bare = np.median(times, axis=0) / (messages * packets * ranks)
+    return seconds, bare
+
+
+def report(ranks: int, mtu: int, dtype: DataType, passes: int) -> dict[str, float]:
+    """All figures, by name."""
+    small = Geometry(message_window=1, message_packets=burst_packets(mtu), path_mtu=mtu)
+    seconds, (bare_s, copy_s, check_s, add_s) = measure(ranks, Geometry(path_mtu=mtu), dtype, passes)
+    in_cache_s, (in_cache_bare_s, *_) = measure(ranks, small, dtype, passes)
     return {
         "ranks": ranks,
         "mtu": mtu,
-        "ns_per_packet": round(seconds / count * 1e9),
-        "bare_ns_per_packet": round(bare_s / count * 1e9),
+        "ns_per_packet": round(seconds * 1e9),
+        "bare_ns_per_packet": round(bare_s * 1e9),
         "ratio_to_bare_work": round(seconds / bare_s, 2),
-        "payload_gbps": round(count * mtu * 8 / seconds / 1e9, 1),
+        "copy_alone_ns": round(copy_s * 1e9),
+        "crc_alone_ns": round(check_s * 1e9),
+        "sum_alone_ns": round(add_s * 1e9),
+        "payload_gbps": round(mtu * 8 / seconds / 1e9, 1),
         "target_gbps": TARGET_GBPS,
+        "in_cache_ns_per_packet": round(in_cache_s * 1e9),
+        "in_cache_ratio_to_bare_work": round(in_cache_s / in_cache_bare_s, 2),
+        "in_cache_payload_gbps": round(mtu * 8 / in_cache_s / 1e9, 1),
     }
 
 
@@ -151,12 +213,12 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=100)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    result = measure(options.ranks, options.mtu, DataType[options.dtype.upper()], options.passes)
+    result = report(options.ranks, options.mtu, DataType[options.dtype.upper()], options.passes)
     if options.json:
         print(json.dumps(result))
         return
     for name, value in result.items():
-        print(f"{name:>24}  {value:,}")
+        print(f"{name:>28}  {value:,}")
 
 
 if __name__ == "__main__":

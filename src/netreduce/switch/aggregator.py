@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from netreduce.compiled import compiled, copy_bytes, inlined
+from netreduce.compiled import compiled, copy_bytes, inlined, prefetch
 from netreduce.switch.answers import note_arrival, owe_wait
 from netreduce.switch.lookup import find_entry
 from netreduce.switch.messages import ACCEPTED, open_message
@@ -127,6 +127,7 @@ def _take_payload(
     wide, totals, count = tables.wide, tables.totals, ring.child_count
     dtype, op = message.data_type, message.op
     reduce_slot(dtype, op, wide, totals, tables.buffers, copies, stride, count, place, own, result)
+    prefetch(tables.buffers, at + ring.path_mtu, ring.path_mtu)  # for the next slot's
     for child in range(ring.child_count):
         if child != place:
             free[ring.free_count] = copies[child * stride].payload_at

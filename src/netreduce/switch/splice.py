@@ -138,7 +138,8 @@ def _send_out(
     payload = tables.buffers[at : at + size]
     if size == ring.path_mtu:
         tables.state[0].total_crc = crc32(payload, 0)
-    emit(tables.log, now_ps, Event.SUMMED.value, -1, -1, -1, ring.ring_id, -1, message.message, slot, size, -1)
+    if kind == Event.SPLICED.value:
+        emit(tables.log, now_ps, Event.SUMMED.value, -1, -1, -1, ring.ring_id, -1, message.message, slot, size, -1)
     for row in range(first, last):
         _splice(tables, ring, tables.connections[tables.translations[row]], place, slot, payload, kind, now_ps)
 

@@ -33,7 +33,7 @@ class Event(IntEnum):
     CLT_FILLED = 14  # a first packet named its message: ring, rank, message, psn
     CLT_HIT = 15  # a packet was resolved to its slot: ring, rank, message, slot, psn
     SLOT_FILLED = 16  # a rank's payload was stored: ring, rank, message, slot, bytes, detail = bitmap
-    SUMMED = 17  # all ranks present, the slot was reduced: ring, message, slot, bytes
+    SUMMED = 17  # all ranks present, the sum leaves for the first time: ring, message, slot, bytes
     SPLICED = 18  # a connection's frame left with the sum inside: ring, rank (connection), message, slot, psn, port
     REPLAYED = 19  # a complete slot was sent again on one connection: as SPLICED
     STALE_PASSED = 20  # a replay older than the slot's message went on unchanged: ring, rank, psn
