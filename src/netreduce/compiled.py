@@ -208,7 +208,7 @@ if not JIT_DISABLED:  # the bodies that Numba takes instead of those above
     def _prefetch_compiled(data: Any, at: Any, count: Any) -> Any:
         def implementation(data: Any, at: Any, count: Any) -> None:
             for i in range(at, at + count, CACHE_LINE_BYTES):
-                _prefetch_line(np.uintp(data.ctypes.data + i))  # type: ignore[call-arg]
+                _prefetch_line(np.uintp(data.ctypes.data + i))
 
         return implementation
 
