@@ -10,11 +10,11 @@ memory, and the result is all that has to be waited for: what may have to be sen
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -47,16 +47,20 @@ _FLAGS = {
 microseconds."""
 
 
+Piece: TypeAlias = tuple[int, int] | memoryview
+"""The caller's memory: address and lkey, or the bytes, which need not be registered then."""
+
+
 @dataclass(slots=True)
 class Aggregation:
-    """One span for the switch: `source` and `target` are (address, lkey); without a target the result is discarded.
+    """One span for the switch: `source` and `target` are `Piece`; without a target the result is discarded.
 
-    If it `is_staged`, it has `STAGED_BYTES_MAX` at most, and the keys are not used.
+    It is staged if they are bytes, `STAGED_BYTES_MAX` at most.
     `divide(offset, length)` is called with the bytes of each finished message, `done()` after the last one.
     """
 
-    source: tuple[int, int]
-    target: tuple[int, int] | None
+    source: Piece
+    target: Piece | None
     length_bytes: int
     element_bytes: int
     dtype: DataType
@@ -64,9 +68,13 @@ class Aggregation:
     averages: bool
     divide: Callable[[int, int], None] | None
     done: Callable[[], None]
-    is_staged: bool = False
     posted_bytes: int = 0
     finished_bytes: int = 0
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether the network has nothing to do with the caller's memory."""
+        return isinstance(self.source, memoryview)
 
 
 @dataclass(slots=True)
@@ -114,7 +122,14 @@ class AggregationPath:
         # Places of messages to send, of messages received, and room for one message that nobody wants.
         self._address, self._received_at = int(self._memory.ctypes.data), depth * _PLACE_BYTES
         self._bytes = self._memory.data
+        self._staged = [self._make_staged(place) for place in range(depth)]
         self._discard = self._address + 2 * self._received_at, self._mr.lkey
+
+    def _make_staged(self, place: int) -> tuple[SGE, RecvWR, SGE, SendWR]:
+        """What is posted for each staged message at `place`: of work requests, only number and length differ."""
+        given = SGE(self._address + place * _PLACE_BYTES, 0, self._mr.lkey)
+        taken = SGE(given.addr + self._received_at, 0, self._mr.lkey)
+        return taken, RecvWR(0, 1, [taken]), given, SendWR(0, IBV_WR_SEND, 1, 0, [given], IBV_SEND_SIGNALED)
 
     def connect(self, ring_id: int, endpoints: tuple[Endpoint, ...]) -> None:
         """Bring both queue pairs to RTS: the one to the successor, and the one from the predecessor."""
@@ -175,7 +190,7 @@ class AggregationPath:
     def _post(self, aggregation: Aggregation) -> None:
         number = self._window.post()
         place = number % self._window.size
-        sent_at, received_at = place * _PLACE_BYTES, self._received_at + place * _PLACE_BYTES
+        at = place * _PLACE_BYTES
         offset = aggregation.posted_bytes
         whole = self._geometry.message_data_bytes // aggregation.element_bytes * aggregation.element_bytes
         length = min(whole, aggregation.length_bytes - offset)
@@ -184,23 +199,29 @@ class AggregationPath:
         flags = _FLAGS[offset == 0, is_last, aggregation.averages]
         message_id = MessageWindow.message_id(number)
         header = pack_ina(self._ring_id, self._rank, message_id, length, aggregation.dtype, aggregation.op, flags)
-        self._bytes[sent_at : sent_at + INA_BYTES] = header
+        self._bytes[at : at + INA_BYTES] = header
         expected = header[:2] + self._predecessor_rank.to_bytes(2, "big") + header[4:]
         self._messages[place] = _Message(aggregation, offset, length, expected)
         self.messages += 1
         self.bytes_sent += length
-        key, taken, given = self._mr.lkey, self._address + received_at, self._address + sent_at
-        if aggregation.is_staged:
-            ctypes.memmove(given + INA_BYTES, aggregation.source[0] + offset, length)
-            results, sges = [SGE(taken, INA_BYTES + length, key)], [SGE(given, INA_BYTES + length, key)]
+        source, target = aggregation.source, aggregation.target
+        if isinstance(source, memoryview):
+            self._bytes[at + INA_BYTES : at + INA_BYTES + length] = source[offset : offset + length]
+            taken, receive, given, send = self._staged[place]
+            taken.length = given.length = INA_BYTES + length
+            receive.wr_id = send.wr_id = number
         else:
-            address, lkey = aggregation.target or self._discard
-            result = SGE(address + (offset if aggregation.target else 0), length, lkey)
-            data = SGE(aggregation.source[0] + offset, length, aggregation.source[1])
-            results, sges = [SGE(taken, INA_BYTES, key), result], [SGE(given, INA_BYTES, key), data]
+            assert not isinstance(target, memoryview)
+            address, lkey = target or self._discard
+            result = SGE(address + (offset if target else 0), length, lkey)
+            data = SGE(source[0] + offset, length, source[1])
+            header_out = SGE(self._address + at, INA_BYTES, self._mr.lkey)
+            header_in = SGE(header_out.addr + self._received_at, INA_BYTES, self._mr.lkey)
+            receive = RecvWR(number, 2, [header_in, result])
+            send = SendWR(number, IBV_WR_SEND, 2, 0, [header_out, data], IBV_SEND_SIGNALED)
         # The receive first: once the last rank has sent, the result may come at any time.
-        self.predecessor_qp.post_recv(RecvWR(number, len(results), results))
-        self.successor_qp.post_send(SendWR(number, IBV_WR_SEND, len(sges), 0, sges, IBV_SEND_SIGNALED))
+        self.predecessor_qp.post_recv(receive)
+        self.successor_qp.post_send(send)
 
     def received(self, completion: WC) -> None:
         """Take the completion of a receive: a result has arrived, and it is the expected one."""
@@ -219,11 +240,10 @@ class AggregationPath:
             )
         self.bytes_received += message.length_bytes
         aggregation = message.aggregation
+        if isinstance(aggregation.target, memoryview):
+            place, end = message.offset, message.offset + message.length_bytes
+            aggregation.target[place:end] = self._bytes[at + INA_BYTES : at + INA_BYTES + message.length_bytes]
         if aggregation.is_staged:
-            if aggregation.target is not None:
-                ctypes.memmove(
-                    aggregation.target[0] + message.offset, self._address + at + INA_BYTES, message.length_bytes
-                )
             self._finish(message)
         self._complete()
 
@@ -246,7 +266,7 @@ class AggregationPath:
     def _finish(self, message: _Message) -> None:
         """The result of `message` is where it belongs."""
         aggregation = message.aggregation
-        if aggregation.divide is not None and aggregation.target is not None:
+        if aggregation.divide is not None:
             aggregation.divide(message.offset, message.length_bytes)
         aggregation.finished_bytes += message.length_bytes
         if aggregation.finished_bytes == aggregation.length_bytes:

@@ -65,9 +65,10 @@ class Caller:
         self._has_ring_of_all = tuning.machine_size == 1
 
     def all_reduce(self, array: np.ndarray, op: int, out: np.ndarray | None, algorithm: Algorithm | None) -> Call:
-        plan = plan_reduction(array.dtype, Reduction(op), self.world_size)
+        op = Reduction(op)
+        plan = plan_reduction(array.dtype, op, self.world_size)
         source, target, memory = self._in_and_out(array, out, plan, written=True)
-        call = Call(Kind.ALL_REDUCE, array.dtype, memory, op=Reduction(op), plan=plan)
+        call = Call(Kind.ALL_REDUCE, array.dtype, memory, op=op, plan=plan)
         if self._in_network(call, algorithm):
             self._through_the_switch(call, source, target, algorithm)
             call.ring_bytes = 2 * (self.world_size - 1) / self.world_size * array.nbytes

@@ -10,7 +10,7 @@ from collections import deque
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from netreduce.collectives.aggregation import STAGED_BYTES_MAX, Aggregation, AggregationPath
+from netreduce.collectives.aggregation import STAGED_BYTES_MAX, Aggregation, AggregationPath, Piece
 from netreduce.collectives.memory import Memory
 from netreduce.collectives.operation import Lane, Work
 from netreduce.collectives.provider import PD
@@ -182,8 +182,8 @@ class Executor:
         taken = None if target.buffer == DISCARD else memory[target.buffer]
         dtype, op = plan.switch
         aggregation = Aggregation(
-            source=(given.address_of(source), given.key),
-            target=None if taken is None else (taken.address_of(target), taken.key),
+            source=self._lend(lane, source),
+            target=None if taken is None else self._lend(lane, target),
             length_bytes=source.count * given.item_bytes,
             element_bytes=given.item_bytes,
             dtype=dtype,
@@ -191,9 +191,12 @@ class Executor:
             averages=plan.divisor != 1,
             divide=None if taken is None or plan.divisor == 1 else partial(_divide_bytes, plan, taken, target),
             done=partial(self._step_done, lane),
-            is_staged=lane.work.is_staged,
         )
         turn.waiting.append(aggregation)
+
+    def _lend(self, lane: Lane, span: Span) -> Piece:
+        memory = lane.work.call.memory[span.buffer]
+        return memory.bytes_of(span) if lane.work.is_staged else (memory.address_of(span), memory.key)
 
     def _step_done(self, lane: Lane) -> None:
         lane.remaining -= 1

@@ -12,13 +12,12 @@ from netreduce.nic.verbs import IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE
 class Memory:
     """A flat array as a memory region; `key` is its lkey and rkey while it is registered."""
 
-    __slots__ = ("_mr", "address", "array", "item_bytes", "key")
+    __slots__ = ("_mr", "array", "item_bytes", "key")
 
     def __init__(self, array: np.ndarray) -> None:
         assert array.ndim == 1
         assert array.flags.c_contiguous
         self.array = array
-        self.address = int(array.ctypes.data)
         self.item_bytes = array.itemsize
         self.key = 0
         self._mr: MR | None = None
@@ -40,9 +39,18 @@ class Memory:
         """All of it, as a span of the buffer `name`."""
         return Span(name, 0, self.array.size)
 
+    @property
+    def address(self) -> int:
+        """Address of the first element."""
+        return int(self.array.ctypes.data)
+
     def address_of(self, span: Span) -> int:
         """Address of the span's first element."""
         return self.address + span.start * self.item_bytes
+
+    def bytes_of(self, span: Span) -> memoryview:
+        """The span's bytes."""
+        return self.view(span).view(np.uint8).data
 
     def view(self, span: Span) -> np.ndarray:
         """The span's elements."""

@@ -39,6 +39,9 @@ _REDUCTIONS = {
 }
 
 
+_ALGORITHMS = {way.value: way for way in Algorithm}
+
+
 def _environment_number(name: str, given: int | None) -> int:
     if given is not None:
         return given
@@ -56,9 +59,9 @@ def reduction_named(op: str) -> Reduction:
 
 
 def _algorithm(name: str) -> Algorithm:
-    if name not in Algorithm._value2member_map_:
-        raise ConfigurationError(f"algorithm is {name!r}, allowed are {', '.join(way.value for way in Algorithm)}")
-    return Algorithm(name)
+    if name not in _ALGORITHMS:
+        raise ConfigurationError(f"algorithm is {name!r}, allowed are {', '.join(_ALGORITHMS)}")
+    return _ALGORITHMS[name]
 
 
 class Communicator:
