@@ -151,8 +151,8 @@ def _again(step: list[Moment], _replay: Replay) -> Sentence | None:
     return (
         "Go-back-N",
         f"{_names(events).capitalize()} {'send' if many else 'sends'} again, since {why}: PSN {psns}.",
-        "The NIC repeats packets exactly as they were. Data that the sum has overwritten by now goes out as the sum;"
-        " the switch uses what it holds instead.",
+        "The NIC repeats packets as they were: short data from a copy, long data from where the sum may lie by now."
+        " The switch uses what it holds.",
     )
 
 

@@ -128,8 +128,9 @@ def unspliced() -> dict[str, Any]:
     stage = _stage("The mistake: an aggregate that is not spliced", 1, foil=UnsplicedAggregate, ack_timeout=4)
     _one_message(stage, 1)
     closing = (
-        "Only the connection whose frame was used got its packet; the others timed out, and sent again what had become"
-        " sums. A receiver needs its own headers, PSN and ICRC around the sum: splice, don't terminate."
+        "Only the connection whose frame was used got its packet; the others timed out, sent again, and got sums of"
+        " whatever had come by then. A receiver needs its own headers, PSN and ICRC around the sum: splice, don't"
+        " terminate."
     )
     return _document("unspliced", stage, closing, (tell_multicast,))
 
