@@ -1,7 +1,8 @@
 """Flows against packets: the packet simulator runs the real NIC, switch and engine, and must take what flows say.
 
 What the communicator's protocol adds to the flows is known: a step between hosts is a clear-to-send, the data and an
-acknowledgement, one after the other; an in-network all-reduce is over when its last message is acknowledged.
+acknowledgement, one after the other; an in-network all-reduce is over when its last message is acknowledged, or, if it
+is short, when its result is there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from netreduce.collectives.aggregation import STAGED_BYTES_MAX
 from netreduce.collectives.algorithms import Algorithm, Tuning
 from netreduce.flowsim import aggregators
 from netreduce.flowsim.cluster import Cluster
@@ -90,7 +92,8 @@ def by_flows(case: Case) -> float:
         scheme = replace(
             SCHEMES["netreduce"], aggregator=replace(aggregator, answer_queue_bytes=NicLimits().egress_bytes)
         )
-        settings = Settings(packets, control_s, store_and_forward=True)
+        is_short = case.size_bytes <= STAGED_BYTES_MAX
+        settings = Settings(packets, 0.0 if is_short else control_s, store_and_forward=True)
     else:
         scheme = SCHEMES[case.algorithm.value]
         settings = Settings(packets, 2 * control_s, store_and_forward=True)

@@ -12,6 +12,7 @@ from enum import Enum
 import numpy as np
 
 from netreduce.collectives import central, halving, hierarchical, ring, tree
+from netreduce.collectives.aggregation import STAGED_BYTES_MAX
 from netreduce.collectives.crossover import CostModel, tree_slices
 from netreduce.collectives.machines import Machines
 from netreduce.collectives.schedule import STAGING, Schedule, Span, in_order
@@ -74,6 +75,8 @@ class Tuning:
     With several workers a machine (`machine_size`, ranks numbered machine by machine) the network's all-reduce is
     Parallel NetReduce: there are `machine_size` rings through the switch, each of one worker a machine, and none of all
     ranks. `Engine.use_machines` gives a group both.
+
+    Calls through the switch on `staged_bytes` at most end with their result, longer ones when it is acknowledged, too.
     """
 
     channels: tuple[tuple[int, ...], ...] = ()
@@ -81,6 +84,7 @@ class Tuning:
     qps_per_connection: int = 1
     split_data_on_qps: bool = False
     machine_size: int = 1
+    staged_bytes: int = STAGED_BYTES_MAX
 
     def check(self, world_size: int) -> None:
         """`ConfigurationError` unless this fits a group of `world_size`."""
@@ -96,6 +100,8 @@ class Tuning:
             raise ConfigurationError(
                 f"{qps} queue pairs to each of {world_size - 1} peers, in all up to {PEER_QUEUE_PAIRS_MAX} are possible"
             )
+        if not 0 <= self.staged_bytes <= STAGED_BYTES_MAX:
+            raise ConfigurationError(f"{self.staged_bytes} staged bytes, 0 to {STAGED_BYTES_MAX} are possible")
         if self.machine_size < 1 or world_size % self.machine_size:
             raise ConfigurationError(f"{world_size} ranks are not machines of {self.machine_size} workers each")
 

@@ -77,7 +77,7 @@ class Engine:
         self.error: BaseException | None = None
         tuning.check(world_size)
         self._links = Links(context, rank, world_size, geometry, tuning, seed, ack_timeout, first_psn)
-        self._executor = Executor(dict(self._links.peers), self.ring)
+        self._executor = Executor(dict(self._links.peers), self.ring, tuning.staged_bytes)
         self._shared: dict[int, SharedConnection] = {}
         self._caller = Caller(rank, world_size, algorithm, tuning)
         self._sequence = itertools.count()

@@ -10,7 +10,7 @@ from collections import deque
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from netreduce.collectives.aggregation import STAGED_BYTES_MAX, Aggregation, AggregationPath, Piece
+from netreduce.collectives.aggregation import Aggregation, AggregationPath, Piece
 from netreduce.collectives.memory import Memory
 from netreduce.collectives.operation import Lane, Work
 from netreduce.collectives.provider import PD
@@ -58,8 +58,9 @@ class Executor:
     unless it is set to another engine's.
     """
 
-    def __init__(self, peers: dict[int, Connection], ring: Ring) -> None:
+    def __init__(self, peers: dict[int, Connection], ring: Ring, staged_bytes: int) -> None:
         self.peers = peers
+        self._staged_bytes = staged_bytes
         self.across = ring
         self._ring = ring
         self._waiting: deque[Work] = deque()
@@ -73,7 +74,7 @@ class Executor:
         if len(self._waiting) >= WAITING_MAX:
             raise VerbsError(f"{WAITING_MAX} collectives are waiting to start: wait for some of them")
         call = work.call
-        work.is_staged = call.aggregates and not call.across and call.memory_bytes <= STAGED_BYTES_MAX
+        work.is_staged = call.aggregates and not call.across and call.memory_bytes <= self._staged_bytes
         self._unstaged += not work.is_staged
         if work.operation.sequence < 0:
             self._launch(work)

@@ -61,7 +61,8 @@ class Network:
             nic.neighbours.update(neighbours)
         self.switch = self._make_adder()
         self._join(self._machine_ports())
-        tuning = Tuning(machine_size=hardware.gpus if self.way.by_machine else 1)
+        # Calls of the published system end when they are acknowledged.
+        tuning = Tuning(machine_size=hardware.gpus if self.way.by_machine else 1, staged_bytes=0)
         self.engines = [self._make_engine(rank, nic, tuning) for rank, nic in enumerate(self.nics)]
         self._connect(tuning)
 
