@@ -6,6 +6,7 @@ For benchmarks and tests. Needs root, iproute2 (`ip`, and `tc` to shape links), 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -17,6 +18,8 @@ TOKEN = "0123456789abcdef0123"
 SWITCH_IP, SWITCH_IP6 = "10.80.0.254", "fd80::fe"
 SHAPED_BURST_BYTES = 72 * 1024
 """What a shaped link may send back to back: a super-frame of TCP or UDP, with the headers of all its segments."""
+
+_numbers = itertools.count()  # of networks in this process: several may be up at a time
 
 
 def ip(*arguments: str) -> None:
@@ -46,7 +49,7 @@ class Network:
 
     def __init__(self, count: int, mode: str = "bridge", mtu: int = 4300, rate_bps: int = 0) -> None:
         self.count, self.mode, self.mtu, self.rate_bps = count, mode, mtu, rate_bps
-        self._prefix = f"nr{os.getpid()}{mode[0]}"
+        self._prefix = f"nr{os.getpid()}n{next(_numbers)}"
         self._stack = contextlib.ExitStack()
         try:
             self._build()
