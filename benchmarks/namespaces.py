@@ -159,6 +159,16 @@ class Network:
         switch.communicate()
         raise AssertionError("".join(lines))
 
+    @contextlib.contextmanager
+    def switching(self, directory: Path, path_mtu: int) -> Iterator[subprocess.Popen[str]]:
+        """As `start_switch`, until the block ends."""
+        switch = self.start_switch(directory, f"path-mtu = {path_mtu}")
+        try:
+            yield switch
+        finally:
+            switch.terminate()
+            switch.communicate(timeout=20)
+
     def environment(self, rank: int) -> dict[str, str]:
         """What a rank of the world needs to know on its host."""
         return {

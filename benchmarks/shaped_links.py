@@ -118,14 +118,10 @@ def process_cpu_seconds(pid: int) -> float:
 
 def run_netreduce(network: Network, entries: list[str], directory: Path, path_mtu: int) -> tuple[list[str], float]:
     """All ranks' output, and the switch's CPU seconds."""
-    switch = network.start_switch(directory, f"path-mtu = {path_mtu}")
-    try:
+    with network.switching(directory, path_mtu) as switch:
         before = process_cpu_seconds(switch.pid)
         outputs = network.on_all_hosts([sys.executable, WORKER, "netreduce", *entries], LIMIT_S)
         return outputs, process_cpu_seconds(switch.pid) - before
-    finally:
-        switch.terminate()
-        switch.communicate(timeout=20)
 
 
 def measure(hosts: int, mtu: int, rate_bps: int, sizes: list[int], libraries: list[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ figure. Usage::
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -151,15 +152,11 @@ def measure(hosts: int, mtu: int, rate_bps: int, steps: int) -> dict[str, dict[s
             print(f"{backend} trains ...", file=sys.stderr, flush=True)
             command = [sys.executable, str(Path(__file__).resolve()), "--rank-of", backend, "--steps", str(steps)]
             variables = {"MASTER_ADDR": host_ip(0), "MASTER_PORT": "29600", "GLOO_SOCKET_IFNAME": "eth0"}
-            switch = None
-            with tempfile.TemporaryDirectory() as directory:
+            with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
                 if backend == "netreduce":
                     network.hand_over()
-                    switch = network.start_switch(Path(directory), f"path-mtu = {PATH_MTUS[mtu]}")
+                    stack.enter_context(network.switching(Path(directory), PATH_MTUS[mtu]))
                 output = "".join(network.on_all_hosts(command, LIMIT_S, **variables))
-                if switch is not None:
-                    switch.terminate()
-                    switch.communicate(timeout=20)
             results[backend] = json.loads(output.partition(MARK)[2].partition("\n")[0])
     finally:
         network.close()

@@ -169,8 +169,7 @@ def test_a_fault_in_a_round_is_raised_to_whoever_waits_and_ends_everything(machi
     assert ran == [True]
 
 
-def test_a_fault_in_a_round_of_a_waiting_thread_is_its_own(machine):
-    wait_until_asleep(machine)
+def break_a_round_of_a_waiting_thread(machine):
     pending = Pending()
 
     def break_down():
@@ -179,19 +178,17 @@ def test_a_fault_in_a_round_of_a_waiting_thread_is_its_own(machine):
 
     with pytest.raises(NetReduceError, match="broken"):
         machine.progress.run(break_down, pending)
+
+
+def test_a_fault_in_a_round_of_a_waiting_thread_is_its_own(machine):
+    wait_until_asleep(machine)
+    break_a_round_of_a_waiting_thread(machine)
     assert machine.ended.wait(10)
 
 
 def test_nothing_is_closed_while_a_waiting_thread_is_still_in_the_round_that_ends_all(machine):
     wait_until_asleep(machine)
     machine.lingers_s = IDLE_S + 0.3  # the progress thread looks in meanwhile
-    pending = Pending()
-
-    def break_down():
-        machine.asked.append(pending)
-        machine.fault = ValueError("broken")
-
-    with pytest.raises(NetReduceError, match="broken"):
-        machine.progress.run(break_down, pending)
+    break_a_round_of_a_waiting_thread(machine)
     assert not machine.ended_too_early
     assert machine.ended.wait(10)

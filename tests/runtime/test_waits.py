@@ -240,30 +240,33 @@ def check_that_calls_differ(text: str, group: str, call: str) -> None:
     ), text
 
 
+def error_within(text: str, pattern: str, victim: str, limit_s: float) -> str:
+    """The line of `text` that is the error ``ERROR seconds pattern``, said `limit_s` after `victim` acted at most."""
+    error = re.search(rf"ERROR (\S+) {pattern}", text)
+    assert error, text
+    assert float(error[1]) - acted_s(victim) < limit_s
+    return error[0]
+
+
 @pytest.mark.parametrize("name", [case.name for case in CASES if case.variables is KILLED])
 def test_a_rank_that_is_killed_amid_the_call_is_named_to_the_survivors_in_time(logs, name):
     (first, victim, last), pid = logs[name]
     for text in (first, last):
-        error = re.search(
-            rf"ERROR (\S+) PeerLostError group '{name}' \(ring \d+\): "
-            rf"(all_reduce #\d+|broadcast #\d+|recv from rank 1): rank 1 was lost: process {pid} is gone: ",
-            text,
+        pattern = (
+            rf"PeerLostError group '{name}' \(ring \d+\): "
+            rf"(all_reduce #\d+|broadcast #\d+|recv from rank 1): rank 1 was lost: process {pid} is gone: "
         )
-        assert error, text
-        assert float(error[1]) - acted_s(victim) < bound_s()
+        error_within(text, pattern, victim, bound_s())
 
 
 def test_a_rank_that_is_stopped_amid_the_call_is_given_up_when_time_is_up(logs):
     (first, victim, last), _ = logs["stopped"]
     for text in (first, last):
-        error = re.search(
-            r"ERROR (\S+) (CollectiveTimeoutError|CompletionError|PeerLostError) "
-            r"group 'stopped' \(ring \d+\): all_reduce #\d+: .*",
-            text,
+        pattern = (
+            r"(CollectiveTimeoutError|CompletionError|PeerLostError) "
+            r"group 'stopped' \(ring \d+\): all_reduce #\d+: .*"
         )
-        assert error, text
-        assert float(error[1]) - acted_s(victim) < STOPPED_TIMEOUT_S + bound_s()
-        assert "rank 1" in error[0]
+        assert "rank 1" in error_within(text, pattern, victim, STOPPED_TIMEOUT_S + bound_s())
 
 
 def acted_s(text: str) -> float:

@@ -266,9 +266,9 @@ class Cable:
         return self._is_done(self._fill(self._data_out, self._state_out, data, row, self.is_patient))
 
     def _is_done(self, outcome: int) -> bool:
-        if outcome >= Put.DONE_WAKE:
+        if outcome & Put.DONE_WAKE:
             self.ring()
-        return outcome in (Put.DONE, Put.DONE_WAKE)
+        return not outcome & Put.NO_ROOM
 
     @property
     def pipes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

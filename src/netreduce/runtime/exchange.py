@@ -56,9 +56,8 @@ def _send(tables: SwitchTables, cable: np.record, pipe_bytes: int) -> None:
     data = memory_at(cable.data_out, pipe_bytes)
     state = memory_at(cable.state_out, STATE_WORDS * 8).view(np.int64)
     put = pipe_fill(data, state, tables.egress_data[cable.port], tables.egress_state[cable.port], False)
-    if put == Put.NO_ROOM.value or put == Put.NO_ROOM_WAKE.value:
-        cable.is_full = 1
-    if put == Put.DONE_WAKE.value or put == Put.NO_ROOM_WAKE.value:
+    cable.is_full = put & Put.NO_ROOM.value
+    if put & Put.DONE_WAKE.value:
         cable.rings = 1
 
 

@@ -237,8 +237,8 @@ class Member:
         if self._now_s - oldest.since_s > self.timeout_s:
             self.fail(CollectiveTimeoutError(f"{self._where()}: not done after {self.timeout_s:g} s{self._missing()}"))
             return
-        self._say_that_we_wait(oldest)
         still_s, expired_s = max(oldest.since_s, self._moved_s), self._now_s - LEFT_GRACE_S
+        self._say_that_we_wait(oldest.operation, still_s)
         gone = [rank for rank, since_s in self._left.items() if max(since_s, still_s) < expired_s]
         if gone:
             self.fail(PeerLostError(f"{self._where()}: {ranks_text(gone)} left the group before it was done"))
@@ -248,14 +248,14 @@ class Member:
     def _silent_mates(self) -> list[int]:
         return [] if self.engine is None else self.engine.waits_for_mates()
 
-    def _say_that_we_wait(self, oldest: _Outstanding) -> None:
+    def _say_that_we_wait(self, operation: Operation, still_s: float) -> None:
         """Once per interval: the switch tells all who keeps them waiting, and who is in another call."""
-        waiting_s = self._now_s - max(oldest.since_s, self._moved_s)
+        waiting_s = self._now_s - still_s
         if waiting_s < STUCK_S or self._now_s - self._stuck_told_s < STUCK_S or self.ring_id is None:
             return
         assert self.engine is not None
         self._stuck_told_s = self._now_s
-        operation, waits_for = oldest.operation, tuple(self.engine.waits_for())
+        waits_for = tuple(self.engine.waits_for())
         self._send(control.Stuck(self.ring_id, operation.sequence, operation.call, waits_for, waiting_s))
 
     def _where(self) -> str:

@@ -16,6 +16,7 @@ from netreduce.runtime.driver import Attachment, roce_words
 from netreduce.runtime.plug import Plug, plug_in
 from netreduce.runtime.tracing import worker_recorder
 from netreduce.runtime.warmup import ensure_compiled
+from netreduce.wire.burst_pipe import Put
 from netreduce.wire.control import Endpoint
 
 BURSTS_PER_ROUND = 4
@@ -141,10 +142,10 @@ class _Round:
     def give(self, now_ps: int) -> bool:
         """As `NicDriver.give`."""
         is_full, is_patient = self._is_full, self._cable.is_patient
-        said = self._compiled.give(self._tables, self._data_out, self._state_out, is_full, is_patient, now_ps)
-        if said & nic_round.RINGS:
+        put = self._compiled.give(self._tables, self._data_out, self._state_out, is_full, is_patient, now_ps)
+        if put & Put.DONE_WAKE:
             self._cable.ring()
-        if said & nic_round.FULL:
+        if put & Put.NO_ROOM:
             self._is_full = True
         return self._nic.is_held_up and not self._is_full
 

@@ -18,11 +18,9 @@ from netreduce.wire.burst_pipe import Found, Put, pipe_fill, pipe_next, pipe_rel
 TAKEN = 1
 """Bit of what `take` returns: a burst had come."""
 RINGS = 2
-"""Bit of what `take` and `give` return: the other end must be woken."""
+"""Bit of what `take` returns: the other end must be woken."""
 NONSENSE = 4
 """Bit of what `take` returns: a burst was malformed, of the size in ``place[1]``."""
-FULL = 8
-"""Bit of what `give` returns: not all had room."""
 
 
 @compiled
@@ -45,14 +43,12 @@ def take(tables: NicTables, data: np.ndarray, state: np.ndarray, place: np.ndarr
 
 @compiled
 def give(tables: NicTables, data: np.ndarray, state: np.ndarray, is_full: bool, is_patient: bool, now_ps: int) -> int:
-    """Let the NIC act, and put what it has to send into a pipe, unless that `is_full`. For `is_patient` see there."""
+    """Let the NIC act, and put what it has to send into a pipe, unless that `is_full`; the `Put`, see there."""
     advance(tables, now_ps)
     egress = tables.egress
     if is_full or egress.state[0].frames == 0:
-        return 0
-    put = pipe_fill(data, state, egress.data, egress.state[0], is_patient)
-    said = FULL if put == Put.NO_ROOM.value or put == Put.NO_ROOM_WAKE.value else 0
-    return said | RINGS if put == Put.DONE_WAKE.value or put == Put.NO_ROOM_WAKE.value else said
+        return Put.DONE.value
+    return pipe_fill(data, state, egress.data, egress.state[0], is_patient)
 
 
 @compiled

@@ -53,12 +53,12 @@ class Sleep(IntEnum):
 
 
 class Put(IntEnum):
-    """What became of a burst."""
+    """What became of a burst, in two bits: `NO_ROOM` for all of it, and `DONE_WAKE` when the reader sleeps."""
 
-    NO_ROOM = 0
-    DONE = 1
-    DONE_WAKE = 2  # and the reader sleeps
-    NO_ROOM_WAKE = 3  # not all of it had room, and the reader sleeps
+    DONE = 0
+    NO_ROOM = 1
+    DONE_WAKE = 2
+    NO_ROOM_WAKE = 3
 
 
 class Found(IntEnum):
@@ -137,9 +137,9 @@ def pipe_fill(data: np.ndarray, state: np.ndarray, queue: np.ndarray, queue_stat
     while queue_state.frames > 0:
         end = queue_burst_end(queue, queue_state, BURST_BYTES_MAX)
         put = pipe_put(data, state, queue[queue_state.head : end], is_patient)
+        outcome |= put
         if put == Put.NO_ROOM.value:
-            return Put.NO_ROOM_WAKE.value if outcome == Put.DONE_WAKE.value else Put.NO_ROOM.value
-        outcome = max(outcome, put)
+            return outcome
         queue_release(queue, queue_state, end)
     return outcome
 

@@ -15,6 +15,7 @@ from netreduce.compiled import compiled, fence
 from netreduce.wire.frames import record_bytes
 from netreduce.wire.segmentation import (
     GSO_NONE,
+    GSO_TYPE_AT,
     GSO_UDP_L4,
     MAC_BYTES,
     NEEDS_CHECKSUM,
@@ -25,9 +26,9 @@ from netreduce.wire.segmentation import (
     look_at,
     put_frame,
     read_le16,
+    tag_bytes_of,
 )
 
-TAG_BYTES = 4
 _STATUS, _LENGTH, _SNAPLEN, _MAC, _TCI, _TPID = 0, 4, 8, 12, 24, 26
 """Offsets in struct tpacket2_hdr, which a slot starts with."""
 STATUS_IS_MINE = 1 << 0
@@ -113,14 +114,14 @@ def ring_to_burst(
         slot = ring[(first + taken) % count]
         length, whole = _read_le32(slot, _SNAPLEN), _read_le32(slot, _LENGTH)
         packet_at, tag = read_le16(slot, _MAC), _slot_tag(slot)
-        vnet_at, size = packet_at - VNET_BYTES, length + (0 if tag == NO_TAG else TAG_BYTES)
+        vnet_at, size = packet_at - VNET_BYTES, length + tag_bytes_of(tag)
         if _is_queued(slot):
             done[1] = Long.QUEUED.value
             done[2] = _longs_from(ring, first + taken, mine - taken)
             break
         if length != whole:
             seen[Seen.LOST.value] += 1
-        elif slot[vnet_at + 1] != GSO_NONE:
+        elif slot[vnet_at + GSO_TYPE_AT] != GSO_NONE:
             done[1] = Long.IN_SLOT.value
             done[2] = 1
             break
@@ -148,7 +149,7 @@ def _put_long(
     if found <= 0:
         seen[Seen.TOO_LONG.value if found == 0 else Seen.MALFORMED.value] += 1
         return at
-    seen[Seen.SUPER_FRAMES.value] += 1 if packet[1] == GSO_UDP_L4 else 0
+    seen[Seen.SUPER_FRAMES.value] += 1 if packet[GSO_TYPE_AT] == GSO_UDP_L4 else 0
     return cut(packet, size, tag, burst, at, time_ps)
 
 

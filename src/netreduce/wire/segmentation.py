@@ -37,7 +37,7 @@ from netreduce.wire.packet import (
 
 VNET_BYTES = 10
 """struct virtio_net_hdr: flags, gso_type, hdr_len, gso_size, csum_start, csum_offset; the last four little-endian."""
-_FLAGS, _GSO_TYPE, _HEADER_BYTES, _GSO_SIZE, _SUM_START, _SUM_OFFSET = 0, 1, 2, 4, 6, 8
+_FLAGS, GSO_TYPE_AT, _HEADER_BYTES, _GSO_SIZE, _SUM_START, _SUM_OFFSET = 0, 1, 2, 4, 6, 8
 NEEDS_CHECKSUM = 1
 GSO_NONE, GSO_UDP_L4 = 0, 5
 HEAD_BYTES = 80
@@ -62,6 +62,12 @@ def read_le16(data: np.ndarray, at: int) -> int:
 def _write_le16(data: np.ndarray, at: int, value: int) -> None:
     data[at] = value & 0xFF
     data[at + 1] = value >> 8
+
+
+@compiled
+def tag_bytes_of(tag: int) -> int:
+    """What putting back `tag`, an 802.1Q tag or `NO_TAG`, adds to a frame."""
+    return 0 if tag == NO_TAG else VLAN_TAG_BYTES
 
 
 @compiled
@@ -170,7 +176,7 @@ def _write_head(head: np.ndarray, headers: int, segment_bytes: int, total: int) 
     ip_at, udp_at = VNET_BYTES + ETHERNET_BYTES, VNET_BYTES + headers - UDP_BYTES
     udp_length = total - headers + UDP_BYTES
     head[_FLAGS] = NEEDS_CHECKSUM
-    head[_GSO_TYPE] = GSO_UDP_L4
+    head[GSO_TYPE_AT] = GSO_UDP_L4
     _write_le16(head, _HEADER_BYTES, headers)
     _write_le16(head, _GSO_SIZE, segment_bytes)
     _write_le16(head, _SUM_START, headers - UDP_BYTES)
@@ -264,7 +270,7 @@ def fill_checksum(data: np.ndarray, vnet_at: int, start: int, length: int) -> bo
 @compiled
 def put_frame(burst: np.ndarray, at: int, packet: np.ndarray, start: int, length: int, tag: int, time_ps: int) -> int:
     """Write the record of the frame ``packet[start : start + length]``, `tag` put back; the offset behind it."""
-    tag_bytes = 0 if tag == NO_TAG else VLAN_TAG_BYTES
+    tag_bytes = tag_bytes_of(tag)
     write_record_header(burst, at, length + tag_bytes, time_ps)
     frame_at = at + RECORD_HEADER_BYTES
     copy_bytes(burst, frame_at, packet, start, MAC_BYTES)
@@ -282,12 +288,12 @@ def look_at(packet: np.ndarray, size: int, tag: int) -> int:
     0 when it is longer than any frame and no super-frame; -1 when what it says cannot be: the kernel may have it from
     a guest. The checksum of a single frame is filled in, if need be.
     """
-    length, tag_bytes = size - VNET_BYTES, 0 if tag == NO_TAG else VLAN_TAG_BYTES
+    length, tag_bytes = size - VNET_BYTES, tag_bytes_of(tag)
     if length < ETHERNET_BYTES:
         return -1
-    if packet[_GSO_TYPE] == GSO_NONE and length + tag_bytes <= FRAME_BYTES_MAX:
+    if packet[GSO_TYPE_AT] == GSO_NONE and length + tag_bytes <= FRAME_BYTES_MAX:
         return record_bytes(length + tag_bytes) if fill_checksum(packet, 0, VNET_BYTES, length) else -1
-    if packet[_GSO_TYPE] != GSO_UDP_L4:
+    if packet[GSO_TYPE_AT] != GSO_UDP_L4:
         return 0
     headers, segment_bytes = _header_bytes(packet, VNET_BYTES, length), read_le16(packet, _GSO_SIZE)
     if headers == 0 or segment_bytes == 0 or length == headers:
@@ -309,12 +315,12 @@ def cut(packet: np.ndarray, size: int, tag: int, burst: np.ndarray, start: int, 
     tag that the kernel took out, with its ethertype, or `NO_TAG`.
     """
     length = size - VNET_BYTES
-    if packet[_GSO_TYPE] == GSO_NONE:
+    if packet[GSO_TYPE_AT] == GSO_NONE:
         return put_frame(burst, start, packet, VNET_BYTES, length, tag, time_ps)
     headers, segment_bytes = _header_bytes(packet, VNET_BYTES, length), read_le16(packet, _GSO_SIZE)
     ip_at, udp_at = VNET_BYTES + ETHERNET_BYTES, VNET_BYTES + headers - UDP_BYTES
     is_roce = read_be16(packet, udp_at + 2) == ROCE_UDP_PORT
-    tag_bytes = 0 if tag == NO_TAG else VLAN_TAG_BYTES
+    tag_bytes = tag_bytes_of(tag)
     at, payload_at = start, VNET_BYTES + headers
     while payload_at < size:
         count = min(segment_bytes, size - payload_at)
