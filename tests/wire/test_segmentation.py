@@ -15,20 +15,19 @@ from scapy.packet import Raw
 
 from netreduce.compiled import memory_at
 from netreduce.wire.build import build_burst, build_frame, burst_frames
+from netreduce.wire.cutting import NO_TAG, SEGMENTS_TAKEN_MAX, complete, kept_bytes, look_at, place
 from netreduce.wire.frames import BURST_BYTES_MAX, FRAME_BYTES_MAX
 from netreduce.wire.icrc import icrc_is_good
 from netreduce.wire.opcodes import Opcode
 from netreduce.wire.packet import Parse, make_packet_table, parse_packet
 from netreduce.wire.segmentation import (
+    GSO_NONE,
     GSO_UDP_L4,
     HEAD_BYTES,
-    NO_TAG,
     SEGMENTS_MAX,
     SUPER_FRAME_BYTES_MAX,
     VNET_BYTES,
-    cut,
     lay_out,
-    look_at,
 )
 
 ADDRESSES = {4: ("10.0.0.1", "10.0.0.2"), 6: ("fd00::1", "fd00::2")}
@@ -62,7 +61,7 @@ def sent(frames: list[np.ndarray], *, join: bool = True, at_a_time: int = 64) ->
     heads, marks = np.zeros((at_a_time + 1, HEAD_BYTES), np.uint8), np.zeros((at_a_time, 2), np.int64)
     found, at, held = [], 0, 0
     while at < burst.size:
-        count = int(lay_out(burst, at, join, messages, parts, heads, marks))
+        count = int(lay_out(burst, at, GSO_UDP_L4 if join else GSO_NONE, messages, parts, heads, marks))
         for address, part_count in messages[:count, 2:4].tolist():
             first = (address - parts.ctypes.data) // 16
             pieces = [memory_at(*part).tobytes() for part in parts[first : first + part_count].tolist()]
@@ -74,14 +73,20 @@ def sent(frames: list[np.ndarray], *, join: bool = True, at_a_time: int = 64) ->
 
 
 def received(message: bytes, tag: int = NO_TAG) -> list[bytes] | int:
-    """The frames cut from what a socket got, or why there are none."""
-    packet, burst = as_frame(message), np.zeros(BURST_BYTES_MAX, np.uint8)
-    expected = int(look_at(packet, packet.size, tag))
+    """The frames cut from what a socket gets, of which only headers are known before; or why there are none."""
+    head, size, burst = as_frame(message[:HEAD_BYTES]), len(message), np.zeros(BURST_BYTES_MAX, np.uint8)
+    expected = int(look_at(head, size, tag))
     if expected <= 0:
         return expected
-    end = int(cut(packet, packet.size, tag, burst, 0, 7))
-    assert end == expected
-    return [frame.tobytes() for _, frame in burst_frames(burst[:end])]
+    parts = np.zeros((SEGMENTS_TAKEN_MAX, 2), np.int64)
+    at = int(kept_bytes(head, size))
+    for address, length in parts[: int(place(head, size, tag, burst, 0, parts, 0))].tolist():
+        assert 0 <= address - burst.ctypes.data <= expected - length
+        memory_at(address, length)[:] = as_frame(message[at : at + length])  # as recvmsg does
+        at += length
+    assert at == size
+    assert int(complete(head, size, tag, burst, 0, 7)) == expected
+    return [frame.tobytes() for _, frame in burst_frames(burst[:expected])]
 
 
 def is_super(message: bytes) -> bool:
@@ -221,4 +226,5 @@ def test_a_checksum_that_the_sender_left_to_its_interface_is_filled_in():
     pseudo = sum(struct.unpack(">4H", frame[26:34])) + 17 + len(frame) - 34
     partial = frame[:40] + struct.pack(">H", (pseudo & 0xFFFF) + (pseudo >> 16)) + frame[42:]
     assert received(struct.pack("<BBHHHH", 1, 0, 0, 0, 34, 6) + partial) == [frame]
-    assert received(struct.pack("<BBHHHH", 1, 0, 0, 0, len(frame), 6) + partial) == -1
+    for start in (len(frame) - 7, 11):  # behind the frame's end, and in what is no packet
+        assert received(struct.pack("<BBHHHH", 1, 0, 0, 0, start, 6) + partial) == -1

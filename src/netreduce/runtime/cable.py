@@ -24,7 +24,7 @@ import numpy as np
 
 from netreduce.compiled import entry
 from netreduce.errors import ConfigurationError, NetReduceError, SwitchLostError
-from netreduce.runtime.carrier import Carrier, Partial
+from netreduce.runtime.carrier import Carrier, Queued
 from netreduce.runtime.shared_memory import allocate, map_memory
 from netreduce.wire.burst_pipe import (
     STATE_WORDS,
@@ -342,7 +342,7 @@ class Outlet:
         self._frames = state["frames"]
         self._head = state["head"]
         self._burst_end, self._release = load().burst_end, load().release
-        self._partial = carrier if isinstance(carrier, Partial) else None
+        self._queued = carrier if tap is None and isinstance(carrier, Queued) else None
 
     @property
     def is_empty(self) -> bool:
@@ -351,10 +351,8 @@ class Outlet:
 
     def send(self) -> bool:
         """Send bursts until nothing waits (True) or the carrier is full (False)."""
-        if self._tap is None and isinstance(self._carrier, Cable):
-            return self._carrier.send_queue(self._data, self._row)
-        if self._partial is not None:
-            return self._send_some(self._partial)
+        if self._queued is not None:
+            return self._queued.send_queue(self._data, self._row)
         while self._frames[0]:
             end = self._burst_end(self._data, self._row, BURST_BYTES_MAX)
             burst = self._data[self._head[0] : end]
@@ -365,15 +363,3 @@ class Outlet:
             self._release(self._data, self._row, end)
         self._is_flushed = self._carrier.flush()
         return self._is_flushed
-
-    def _send_some(self, carrier: Partial) -> bool:
-        while self._frames[0]:
-            end = self._burst_end(self._data, self._row, self._data.size)
-            burst = self._data[self._head[0] : end]
-            size = carrier.send_some(burst)
-            if size and self._tap is not None:
-                self._tap(burst[:size])
-            self._release(self._data, self._row, self._head[0] + size)
-            if size < burst.size:
-                return False
-        return True

@@ -46,11 +46,11 @@ class Carrier(Protocol):
 
 
 @runtime_checkable
-class Partial(Protocol):
-    """A carrier that takes any number of frames from where they lie, instead of a burst whole or not at all."""
+class Queued(Protocol):
+    """A carrier that takes frames from where they lie, in the queue of a node's egress."""
 
-    def send_some(self, burst: np.ndarray) -> int:
-        """Send frames from the start of `burst` (whole records, any size) until there is no room; the bytes used."""
+    def send_queue(self, data: np.ndarray, row: np.record) -> bool:
+        """Send what waits in a frame queue of these `data` and state; False when there is no room for all of it."""
 
 
 class Watched:

@@ -1,43 +1,34 @@
 """Frames at a Linux network interface, by a packet(7) socket: a port of the switch, or an embedded NIC's only port.
 
-Frames are sent from where they lie, many in one call (sendmmsg), and runs of RoCE packets as super-frames (see
-wire/segmentation.py); `packet_ring.py` receives. Opening needs CAP_NET_RAW and CAP_NET_ADMIN. What the interface's
-offloads would spoil is told by `offloads.py`.
+Runs of RoCE packets cross it as super-frames (see wire/segmentation.py); `packet_sender.py` sends, `packet_ring.py`
+receives. Opening needs CAP_NET_RAW and CAP_NET_ADMIN. What its offloads would spoil is told by `offloads.py`.
 """
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import logging
 import os
 import socket
 import struct
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from netreduce.compiled import entry
 from netreduce.errors import ConfigurationError
-from netreduce.runtime import packet_ring
+from netreduce.runtime import packet_ring, packet_sender
 from netreduce.runtime.cable import CableClosedError
 from netreduce.runtime.carrier import Watched
 from netreduce.runtime.packet_filters import attach_filter
 from netreduce.runtime.packet_ring import SOL_PACKET, Ring
+from netreduce.runtime.packet_sender import Sender
 from netreduce.units import PS_PER_MS, PS_PER_S
-from netreduce.wire.frames import BURST_BYTES_MAX, FRAME_BYTES_MAX
+from netreduce.wire.frames import BURST_BYTES_MAX
 from netreduce.wire.packet_slots import Seen
-from netreduce.wire.segmentation import HEAD_BYTES, SEGMENTS_MAX, lay_out
 
 logger = logging.getLogger("netreduce")
 
-MESSAGES_PER_CALL = 64
-PARTS_PER_CALL = 1024 + 1 + SEGMENTS_MAX
-HEADERS_BYTES = 14 + 2 * 4
-"""Ethernet header and two tags, which the MTU does not count."""
 SEND_BUFFER_BYTES = 16 * 1024 * 1024
 STREAM_BYTES = 1024
 """A burst of that size is part of a stream, one of `FULL_BYTES` needs no more frames."""
@@ -52,10 +43,6 @@ _ETH_P_ALL = 3
 _PACKET_ADD_MEMBERSHIP, _PACKET_STATISTICS, _PACKET_IGNORE_OUTGOING = 1, 6, 23
 _PACKET_MR_PROMISC = 1
 _SO_SNDBUFFORCE = 32
-_FRAME_REFUSED = (errno.ENOBUFS, errno.EMSGSIZE, errno.ENETDOWN)
-"""The interface's queue is full, the frame too long, the link down: a frame is lost, as on any wire."""
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def interface_mtu(name: str) -> int:
@@ -91,14 +78,10 @@ def _open(name: str) -> socket.socket:
         ) from error
 
 
-@cache
-def load() -> Callable[..., int]:
-    """The compiled function that lays frames out for sendmmsg; those of the ring are loaded, too."""
+def load() -> None:
+    """Load what is compiled for interfaces: better at the start than amid the traffic."""
     packet_ring.load()
-    burst, heads = np.zeros(0, np.uint8), np.zeros((1, HEAD_BYTES), np.uint8)
-    words = np.zeros((1, 8), np.int64)
-    pairs = np.zeros((1, 2), np.int64)
-    return entry(lay_out, burst, 0, True, words, pairs, heads, pairs)
+    packet_sender.load()
 
 
 class InterfaceCarrier(Watched):
@@ -122,19 +105,15 @@ class InterfaceCarrier(Watched):
         if program is None:
             membership = struct.pack("iHH8s", index, _PACKET_MR_PROMISC, 0, b"")
             self._socket.setsockopt(SOL_PACKET, _PACKET_ADD_MEMBERSHIP, membership)
-        self._ring = Ring(self._socket, min(interface_mtu(name) + HEADERS_BYTES, FRAME_BYTES_MAX))
+        self._ring = Ring(self._socket)
+        self._sender = Sender(self._socket, name)
         self._socket.bind((name, _ETH_P_ALL))
         self._stream_start_ps = self._stream_last_ps = -STREAM_GAP_PS
         self._burst_bytes = 0
-        self._dropped_out = self._kernel_drops = self._super_frames_out = 0
-        self._messages = np.zeros((MESSAGES_PER_CALL, 8), np.int64)  # struct mmsghdr of a 64-bit Linux
-        self._parts = np.zeros((PARTS_PER_CALL, 2), np.int64)
-        self._heads = np.zeros((MESSAGES_PER_CALL + 1, HEAD_BYTES), np.uint8)
-        self._marks = np.zeros((MESSAGES_PER_CALL, 2), np.int64)
-        self._joins = True
+        self._kernel_drops = 0
+        self._was_woken = False
         self._rest = np.zeros(BURST_BYTES_MAX, np.uint8)
         self._rest_span = (0, 0)
-        self._lay_out = load()
 
     def fileno(self) -> int:
         """The socket's descriptor, for poll and epoll."""
@@ -151,12 +130,19 @@ class InterfaceCarrier(Watched):
             if now_ps - self._stream_last_ps > STREAM_GAP_PS:
                 self._stream_start_ps = now_ps
             self._stream_last_ps = now_ps
-        self._burst_bytes = burst.size or self._burst_bytes
         if burst.size:
+            self._burst_bytes = burst.size
+            self._was_woken = False
             return burst
-        if self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) and not (SYSFS / self.name).exists():
-            raise CableClosedError(f"interface {self.name!r} is gone")
+        if self._was_woken:  # for nothing: by an error, perhaps
+            self._was_woken = False
+            if self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) and not (SYSFS / self.name).exists():
+                raise CableClosedError(f"interface {self.name!r} is gone")
         return None
+
+    def wake(self) -> None:
+        """The descriptor is readable, or has an error to tell."""
+        self._was_woken = True
 
     def gather_s(self) -> float:
         """A small share of the time that a stream lasts already, so that it costs little; short frames do not wait."""
@@ -168,43 +154,23 @@ class InterfaceCarrier(Watched):
         """Hand `burst` to the interface, once the previous one has left; False while it has not."""
         if not self.flush():
             return False
-        sent = self.send_some(burst)
+        sent = self._sender.send(burst)
         rest = burst.size - sent
         self._rest[:rest] = burst[sent:]
         self._rest_span = (0, rest)
         return True
 
+    def send_queue(self, data: np.ndarray, row: np.record) -> bool:
+        """Send what waits in a frame queue of these `data` and state; False when the socket is full."""
+        return self.flush() and self._sender.send_queue(data, row)
+
     def flush(self) -> bool:
         """Send what is left; True when nothing is."""
         start, end = self._rest_span
         if start < end:
-            start += self.send_some(self._rest[start:end])
+            start += self._sender.send(self._rest[start:end])
             self._rest_span = (start, end)
         return start == end
-
-    def send_some(self, burst: np.ndarray) -> int:
-        """Send frames until the socket is full; the offset of the first one that is left."""
-        at = 0
-        messages = ctypes.c_void_p(self._messages.ctypes.data)
-        while at < burst.size:
-            count = int(self._lay_out(burst, at, self._joins, self._messages, self._parts, self._heads, self._marks))
-            sent = _libc.sendmmsg(self.fileno(), messages, count, socket.MSG_DONTWAIT)
-            if sent > 0:
-                at = int(self._marks[sent - 1, 0])
-                self._super_frames_out += int(np.count_nonzero(self._marks[:sent, 1] > 1))
-                continue
-            number, frames = ctypes.get_errno(), int(self._marks[0, 1])
-            if number == errno.EAGAIN:
-                break
-            if number == errno.EINVAL and frames > 1:
-                self._joins = False
-                logger.info("%s: this kernel takes no super-frames, so frames are sent one by one", self.name)
-            elif number in _FRAME_REFUSED:
-                at = int(self._marks[0, 0])
-                self._dropped_out += frames
-            elif number != errno.EINTR:
-                raise CableClosedError(f"interface {self.name!r} is broken: {os.strerror(number)}")
-        return at
 
     def counters(self) -> dict[str, int]:
         """Frames lost by a full ring or queue, refused by the interface, or left out; super-frames; checksums."""
@@ -213,14 +179,16 @@ class InterfaceCarrier(Watched):
         seen = {what: int(count) for what, count in zip(Seen, self._ring.seen, strict=True)}
         return {
             "interface_drops_in": self._kernel_drops + seen[Seen.LOST],
-            "interface_drops_out": self._dropped_out,
+            "interface_drops_out": self._sender.count("dropped"),
             "interface_frames_too_long": seen[Seen.TOO_LONG],
             "interface_frames_malformed": seen[Seen.MALFORMED],
             "interface_checksums_filled": seen[Seen.FILLED],
             "interface_super_frames_in": seen[Seen.SUPER_FRAMES],
-            "interface_super_frames_out": self._super_frames_out,
+            "interface_super_frames_out": self._sender.count("super_frames"),
         }
 
     def close(self) -> None:
         """Stop listening; the interface goes on without."""
+        self._ring.close()
+        self._sender.close()
         self._socket.close()

@@ -2,7 +2,8 @@
 
 Slots are those of PACKET_RX_RING, version 2 of linux/if_packet.h, with a struct virtio_net_hdr before each packet. The
 kernel takes the 802.1Q tag out of a frame and tells it aside; here it is put back, since the ICRC does not care but
-the network does. A packet that is longer than a slot is a *long* one: the kernel has queued it at the socket.
+the network does. A packet that is longer than a slot is a *long* one: the kernel has queued it at the socket. It is
+received straight to where it is needed, for its slot has its first bytes.
 """
 
 from __future__ import annotations
@@ -11,22 +12,29 @@ from enum import IntEnum
 
 import numpy as np
 
-from netreduce.compiled import compiled, fence
+from netreduce.compiled import compiled, copy_bytes, fence, memory_at
+from netreduce.wire.cutting import (
+    NO_TAG,
+    SEGMENTS_TAKEN_MAX,
+    checksum_is_possible,
+    complete,
+    kept_bytes,
+    look_at,
+    place,
+    put_frame,
+    tag_bytes_of,
+)
 from netreduce.wire.frames import record_bytes
 from netreduce.wire.segmentation import (
     GSO_NONE,
     GSO_TYPE_AT,
     GSO_UDP_L4,
+    HEAD_BYTES,
     MAC_BYTES,
     NEEDS_CHECKSUM,
-    NO_TAG,
     VNET_BYTES,
-    cut,
-    fill_checksum,
-    look_at,
-    put_frame,
+    put_part,
     read_le16,
-    tag_bytes_of,
 )
 
 _STATUS, _LENGTH, _SNAPLEN, _MAC, _TCI, _TPID = 0, 4, 8, 12, 24, 26
@@ -36,6 +44,8 @@ STATUS_COPY = 1 << 1
 STATUS_VLAN_VALID = 1 << 4
 STATUS_VLAN_TPID_VALID = 1 << 6
 TPID_802_1Q = 0x8100
+PARTS_PER_LONG = 1 + SEGMENTS_TAKEN_MAX
+"""Where a long packet is received: its headers, and its payloads one by one."""
 
 
 class Long(IntEnum):
@@ -127,11 +137,11 @@ def ring_to_burst(
             break
         elif at + record_bytes(size) > burst.size:
             break
-        elif length < MAC_BYTES or not fill_checksum(slot, vnet_at, packet_at, length):
+        elif length < MAC_BYTES or not checksum_is_possible(slot, vnet_at, length):
             seen[Seen.MALFORMED.value] += 1
         else:
             seen[Seen.FILLED.value] += slot[vnet_at] & NEEDS_CHECKSUM
-            at = put_frame(burst, at, slot, packet_at, length, tag, time_ps)
+            at = put_frame(burst, at, slot, vnet_at, length, tag, time_ps)
         taken += 1
     fence()
     for i in range(taken):
@@ -141,44 +151,108 @@ def ring_to_burst(
 
 
 @compiled
-def _put_long(
-    packet: np.ndarray, size: int, tag: int, burst: np.ndarray, at: int, time_ps: int, seen: np.ndarray
-) -> int:
-    """Write what ``packet[:size]`` holds to `burst`, if it makes sense; the offset behind it."""
-    found = look_at(packet, size, tag) if size <= packet.size else 0
-    if found <= 0:
-        seen[Seen.TOO_LONG.value if found == 0 else Seen.MALFORMED.value] += 1
-        return at
-    seen[Seen.SUPER_FRAMES.value] += 1 if packet[GSO_TYPE_AT] == GSO_UDP_L4 else 0
-    return cut(packet, size, tag, burst, at, time_ps)
+def _long_size(slot: np.ndarray) -> int:
+    """Bytes of a long packet with struct virtio_net_hdr."""
+    return VNET_BYTES + _read_le32(slot, _LENGTH)
 
 
 @compiled
-def longs_to_burst(
+def place_longs(
     ring: np.ndarray,
     first: int,
-    packets: np.ndarray,
-    sizes: np.ndarray,
+    count: int,
+    burst: np.ndarray,
+    start: int,
+    messages: np.ndarray,
+    parts: np.ndarray,
+    scrap: np.ndarray,
+) -> int:
+    """Tell recvmmsg where in `burst`, from `start` on, the packets belong that slots from `first` on announce.
+
+    Returns how many of `count` fit there and into `messages` (int64[n, 8], struct mmsghdr), whose `parts` (int64[n *
+    PARTS_PER_LONG, 2], struct iovec) are filled in. Headers, which the slots have, and packets that make no sense, go
+    to `scrap` (uint8[HEAD_BYTES]).
+    """
+    at, part, number = start, 0, 0
+    while number < min(count, messages.shape[0]):
+        slot = ring[(first + number) % ring.shape[0]]
+        head, size, tag = slot[read_le16(slot, _MAC) - VNET_BYTES :], _long_size(slot), _slot_tag(slot)
+        found = look_at(head, size, tag)
+        if at + found > burst.size:
+            break
+        messages[number, 2] = parts.ctypes.data + part * 16
+        first_part = part
+        part = put_part(parts, part, scrap.ctypes.data, kept_bytes(head, size) if found > 0 else HEAD_BYTES)
+        if found > 0:
+            part = place(head, size, tag, burst, at, parts, part)
+            at += found
+        messages[number, 3] = part - first_part
+        number += 1
+    return number
+
+
+@compiled
+def complete_longs(
+    ring: np.ndarray,
+    first: int,
+    count: int,
+    received: int,
+    messages: np.ndarray,
     burst: np.ndarray,
     start: int,
     time_ps: int,
     seen: np.ndarray,
 ) -> int:
-    """Cut the packets that slots from `first` on announce into records; the end of the burst, which must have room.
+    """Make records of `count` packets that `place_longs` has placed, and give their slots back; the end of the burst.
 
-    `packets` (uint8[n, bytes]) are what the socket had queued, of `sizes` (int64[n]) with struct virtio_net_hdr; 0 for
-    one that was not there, -1 for one in the slot itself. The slots are given back.
+    The first `received` ones have been received. When one is not there, or another, what follows is lost as well:
+    there would be a gap in the burst.
     """
-    at = start
-    for i in range(sizes.size):
-        slot = ring[(first + i) % ring.shape[0]]
-        size, tag = VNET_BYTES + _read_le32(slot, _LENGTH), _slot_tag(slot)
-        if sizes[i] < 0:
-            at = _put_long(slot[read_le16(slot, _MAC) - VNET_BYTES :], size, tag, burst, at, time_ps, seen)
-        elif sizes[i] == size:
-            at = _put_long(packets[i], size, tag, burst, at, time_ps, seen)
+    at, is_whole = start, True
+    for number in range(count):
+        slot = ring[(first + number) % ring.shape[0]]
+        size = _long_size(slot)
+        is_whole = is_whole and number < received and messages[number, 7] & 0xFFFFFFFF == size
+        if is_whole:
+            at = _complete_long(slot, burst, at, time_ps, seen)
         else:
             seen[Seen.LOST.value] += 1
         fence()
         _give_back(slot)
+    return at
+
+
+@compiled
+def _complete_long(slot: np.ndarray, burst: np.ndarray, at: int, time_ps: int, seen: np.ndarray) -> int:
+    """Make records of the packet that `slot` announces and that lies at `at` in `burst`, if it makes sense."""
+    head, size, tag = slot[read_le16(slot, _MAC) - VNET_BYTES :], _long_size(slot), _slot_tag(slot)
+    found = look_at(head, size, tag)
+    if found <= 0:
+        seen[Seen.TOO_LONG.value if found == 0 else Seen.MALFORMED.value] += 1
+        return at
+    seen[Seen.SUPER_FRAMES.value] += 1 if head[GSO_TYPE_AT] == GSO_UDP_L4 else 0
+    seen[Seen.FILLED.value] += 1 if head[GSO_TYPE_AT] == GSO_NONE and head[0] & NEEDS_CHECKSUM else 0
+    return complete(head, size, tag, burst, at, time_ps)
+
+
+@compiled
+def slot_to_burst(
+    slot: np.ndarray, burst: np.ndarray, at: int, time_ps: int, parts: np.ndarray, seen: np.ndarray
+) -> int:
+    """Cut a super-frame that lies whole in `slot`, and give that back; the end of the burst, or -1 if it has no room.
+
+    `parts` is scratch, as for `place_longs`.
+    """
+    head, size, tag = slot[read_le16(slot, _MAC) - VNET_BYTES :], _long_size(slot), _slot_tag(slot)
+    found = look_at(head, size, tag)
+    if at + found > burst.size:
+        return -1
+    if found > 0:
+        source_at = kept_bytes(head, size)
+        for part in range(place(head, size, tag, burst, at, parts, 0)):
+            copy_bytes(memory_at(parts[part, 0], parts[part, 1]), 0, head, source_at, parts[part, 1])
+            source_at += parts[part, 1]
+    at = _complete_long(slot, burst, at, time_ps, seen)
+    fence()
+    _give_back(slot)
     return at

@@ -1,4 +1,4 @@
-"""Super-frames: runs of packets that cross Linux as one, as UDP segmentation offload has it, joined here and cut.
+"""Super-frames: runs of packets that cross Linux as one, as UDP segmentation offload has it. They are joined here.
 
 What goes to or comes from a packet(7) socket with PACKET_VNET_HDR starts with struct virtio_net_hdr (virtio 1.2,
 5.1.6), which says that what follows is one set of Ethernet, IP and UDP headers, with lengths of the whole, before the
@@ -14,11 +14,9 @@ import numpy as np
 from netreduce.compiled import compiled, copy_bytes
 from netreduce.wire.bigendian import read_be16, write_be16
 from netreduce.wire.frames import (
-    FRAME_BYTES_MAX,
     RECORD_HEADER_BYTES,
     record_bytes,
     record_length,
-    write_record_header,
 )
 from netreduce.wire.icrc import UDP_BYTES
 from netreduce.wire.packet import (
@@ -29,7 +27,6 @@ from netreduce.wire.packet import (
     IPV6_BYTES,
     PROTOCOL_UDP,
     ROCE_UDP_PORT,
-    VLAN_TAG_BYTES,
     folded,
     internet_sum,
     ipv4_checksum,
@@ -37,19 +34,16 @@ from netreduce.wire.packet import (
 
 VNET_BYTES = 10
 """struct virtio_net_hdr: flags, gso_type, hdr_len, gso_size, csum_start, csum_offset; the last four little-endian."""
-_FLAGS, GSO_TYPE_AT, _HEADER_BYTES, _GSO_SIZE, _SUM_START, _SUM_OFFSET = 0, 1, 2, 4, 6, 8
+FLAGS_AT, GSO_TYPE_AT, _HEADER_BYTES, GSO_SIZE_AT, SUM_START_AT, SUM_OFFSET_AT = 0, 1, 2, 4, 6, 8
 NEEDS_CHECKSUM = 1
 GSO_NONE, GSO_UDP_L4 = 0, 5
 HEAD_BYTES = 80
 """Room for `VNET_BYTES` and the headers of a super-frame: 62 bytes over IPv6."""
 SEGMENTS_MAX = 64
 """Segments that every kernel with GSO_UDP_L4 takes (UDP_MAX_SEGMENTS, now 128)."""
-SEGMENTS_TAKEN_MAX = 128
-"""A super-frame of so many segments fits into one burst, however short they are."""
 SUPER_FRAME_BYTES_MAX = 65_535
 """Interfaces take less than 65,536 bytes as one (gso_max_size); the kernel segments what is longer."""
 MAC_BYTES = 12
-NO_TAG = -1
 
 
 @compiled
@@ -65,13 +59,7 @@ def _write_le16(data: np.ndarray, at: int, value: int) -> None:
 
 
 @compiled
-def tag_bytes_of(tag: int) -> int:
-    """What putting back `tag`, an 802.1Q tag or `NO_TAG`, adds to a frame."""
-    return 0 if tag == NO_TAG else VLAN_TAG_BYTES
-
-
-@compiled
-def _header_bytes(data: np.ndarray, at: int, length: int) -> int:
+def header_bytes(data: np.ndarray, at: int, length: int) -> int:
     """Size of the headers of a frame of `length` that is a whole UDP datagram, no more; 0 if it is anything else.
 
     Tags, IPv4 options, IPv6 extension headers and lengths that do not agree are anything else.
@@ -100,7 +88,7 @@ def _header_bytes(data: np.ndarray, at: int, length: int) -> int:
 
 
 @compiled
-def _pseudo_sum(data: np.ndarray, ip_at: int, udp_at: int, udp_length: int) -> int:
+def pseudo_sum(data: np.ndarray, ip_at: int, udp_at: int, udp_length: int) -> int:
     """Sum of the pseudo header (RFC 768, RFC 8200), not folded."""
     addresses = 8 if udp_at - ip_at == IPV4_BYTES else 32
     return PROTOCOL_UDP + udp_length + internet_sum(data, udp_at - addresses, addresses)
@@ -112,7 +100,7 @@ def _joinable(data: np.ndarray, at: int, length: int) -> int:
 
     That is RoCEv2 with payload as this program and hardware send it: without UDP checksum, the IPv4 checksum right.
     """
-    headers = _header_bytes(data, at, length)
+    headers = header_bytes(data, at, length)
     if headers == 0 or length == headers:
         return 0
     udp_at = at + headers - UDP_BYTES
@@ -171,22 +159,22 @@ def _run_of(burst: np.ndarray, at: int, headers: int) -> int:
 
 
 @compiled
-def _write_head(head: np.ndarray, headers: int, segment_bytes: int, total: int) -> None:
+def _write_head(head: np.ndarray, headers: int, segment_bytes: int, total: int, offload: int) -> None:
     """Complete `head`, which holds the first segment's headers, for a super-frame of `total` bytes with headers."""
     ip_at, udp_at = VNET_BYTES + ETHERNET_BYTES, VNET_BYTES + headers - UDP_BYTES
     udp_length = total - headers + UDP_BYTES
-    head[_FLAGS] = NEEDS_CHECKSUM
-    head[GSO_TYPE_AT] = GSO_UDP_L4
+    head[FLAGS_AT] = NEEDS_CHECKSUM
+    head[GSO_TYPE_AT] = offload
     _write_le16(head, _HEADER_BYTES, headers)
-    _write_le16(head, _GSO_SIZE, segment_bytes)
-    _write_le16(head, _SUM_START, headers - UDP_BYTES)
-    _write_le16(head, _SUM_OFFSET, 6)
-    _write_lengths(head, ip_at, udp_at, udp_length)
-    write_be16(head, udp_at + 6, folded(_pseudo_sum(head, ip_at, udp_at, udp_length)))
+    _write_le16(head, GSO_SIZE_AT, segment_bytes)
+    _write_le16(head, SUM_START_AT, headers - UDP_BYTES)
+    _write_le16(head, SUM_OFFSET_AT, 6)
+    write_lengths(head, ip_at, udp_at, udp_length)
+    write_be16(head, udp_at + 6, folded(pseudo_sum(head, ip_at, udp_at, udp_length)))
 
 
 @compiled
-def _write_lengths(data: np.ndarray, ip_at: int, udp_at: int, udp_length: int) -> None:
+def write_lengths(data: np.ndarray, ip_at: int, udp_at: int, udp_length: int) -> None:
     """Write the lengths of a datagram into its headers, and IPv4's checksum."""
     if udp_at - ip_at == IPV4_BYTES:
         write_be16(data, ip_at + 2, IPV4_BYTES + udp_length)
@@ -198,7 +186,7 @@ def _write_lengths(data: np.ndarray, ip_at: int, udp_at: int, udp_length: int) -
 
 
 @compiled
-def _put_part(parts: np.ndarray, part: int, address: int, length: int) -> int:
+def put_part(parts: np.ndarray, part: int, address: int, length: int) -> int:
     parts[part, 0] = address
     parts[part, 1] = length
     return part + 1
@@ -208,7 +196,7 @@ def _put_part(parts: np.ndarray, part: int, address: int, length: int) -> int:
 def lay_out(
     burst: np.ndarray,
     start: int,
-    join: bool,
+    offload: int,
     messages: np.ndarray,
     parts: np.ndarray,
     heads: np.ndarray,
@@ -219,122 +207,32 @@ def lay_out(
     `messages` (int64[n, 8], struct mmsghdr) takes address and count of each message's `parts` (int64[m, 2], struct
     iovec). `heads` (uint8[n + 1, HEAD_BYTES]) holds the heads of super-frames, and in its last row the zeros of all
     other frames. `marks` (int64[n, 2]) tells the offset behind each message's last record, and how many it has.
-    Unless `join`, each frame leaves alone.
+    `offload` is the gso_type of super-frames, `GSO_UDP_L4`; with `GSO_NONE` each frame leaves alone.
     """
     at, part, count = start, 0, 0
     plain = heads[messages.shape[0]]
     while at < burst.size and count < messages.shape[0] and part + 1 + SEGMENTS_MAX <= parts.shape[0]:
         first, length = at + RECORD_HEADER_BYTES, record_length(burst, at)
-        headers = _joinable(burst, first, length) if join else 0
+        headers = _joinable(burst, first, length) if offload != GSO_NONE else 0
         run = _run_of(burst, at, headers) if headers > 0 else 1
         messages[count, 2] = parts.ctypes.data + part * 16
         messages[count, 3] = 1 + run
         if run == 1:
-            part = _put_part(parts, part, plain.ctypes.data, VNET_BYTES)
-            part = _put_part(parts, part, burst.ctypes.data + first, length)
+            part = put_part(parts, part, plain.ctypes.data, VNET_BYTES)
+            part = put_part(parts, part, burst.ctypes.data + first, length)
             at += record_bytes(length)
         else:
             head, total = heads[count], headers
-            part = _put_part(parts, part, head.ctypes.data, VNET_BYTES + headers)
+            part = put_part(parts, part, head.ctypes.data, VNET_BYTES + headers)
             for _ in range(run):
                 size = record_length(burst, at) - headers
                 payload_at = burst.ctypes.data + at + RECORD_HEADER_BYTES + headers
-                part = _put_part(parts, part, payload_at, size)
+                part = put_part(parts, part, payload_at, size)
                 total += size
                 at += record_bytes(headers + size)
             copy_bytes(head, VNET_BYTES, burst, first, headers)
-            _write_head(head, headers, length - headers, total)
+            _write_head(head, headers, length - headers, total, offload)
         marks[count, 0] = at
         marks[count, 1] = run
         count += 1
     return count
-
-
-@compiled
-def fill_checksum(data: np.ndarray, vnet_at: int, start: int, length: int) -> bool:
-    """Fill in the checksum of the frame ``data[start : start + length]``, if the header at `vnet_at` says so.
-
-    False when what it says cannot be.
-    """
-    if data[vnet_at + _FLAGS] & NEEDS_CHECKSUM == 0:
-        return True
-    covered_at = read_le16(data, vnet_at + _SUM_START)
-    sum_at = covered_at + read_le16(data, vnet_at + _SUM_OFFSET)
-    if sum_at + 2 > length:
-        return False
-    value = folded(internet_sum(data, start + covered_at, length - covered_at)) ^ 0xFFFF
-    write_be16(data, start + sum_at, value if value != 0 else 0xFFFF)  # zero would mean none, in UDP
-    return True
-
-
-@compiled
-def put_frame(burst: np.ndarray, at: int, packet: np.ndarray, start: int, length: int, tag: int, time_ps: int) -> int:
-    """Write the record of the frame ``packet[start : start + length]``, `tag` put back; the offset behind it."""
-    tag_bytes = tag_bytes_of(tag)
-    write_record_header(burst, at, length + tag_bytes, time_ps)
-    frame_at = at + RECORD_HEADER_BYTES
-    copy_bytes(burst, frame_at, packet, start, MAC_BYTES)
-    if tag != NO_TAG:
-        write_be16(burst, frame_at + MAC_BYTES, tag >> 16)
-        write_be16(burst, frame_at + MAC_BYTES + 2, tag & 0xFFFF)
-    copy_bytes(burst, frame_at + MAC_BYTES + tag_bytes, packet, start + MAC_BYTES, length - MAC_BYTES)
-    return at + record_bytes(length + tag_bytes)
-
-
-@compiled
-def look_at(packet: np.ndarray, size: int, tag: int) -> int:
-    """Bytes of the records that `cut` makes of ``packet[:size]``, which starts with struct virtio_net_hdr.
-
-    0 when it is longer than any frame and no super-frame; -1 when what it says cannot be: the kernel may have it from
-    a guest. The checksum of a single frame is filled in, if need be.
-    """
-    length, tag_bytes = size - VNET_BYTES, tag_bytes_of(tag)
-    if length < ETHERNET_BYTES:
-        return -1
-    if packet[GSO_TYPE_AT] == GSO_NONE and length + tag_bytes <= FRAME_BYTES_MAX:
-        return record_bytes(length + tag_bytes) if fill_checksum(packet, 0, VNET_BYTES, length) else -1
-    if packet[GSO_TYPE_AT] != GSO_UDP_L4:
-        return 0
-    headers, segment_bytes = _header_bytes(packet, VNET_BYTES, length), read_le16(packet, _GSO_SIZE)
-    if headers == 0 or segment_bytes == 0 or length == headers:
-        return -1
-    payload_bytes = length - headers
-    segments = (payload_bytes + segment_bytes - 1) // segment_bytes
-    longest = headers + min(segment_bytes, payload_bytes) + tag_bytes
-    if segments > SEGMENTS_TAKEN_MAX or longest > FRAME_BYTES_MAX:
-        return -1
-    last = headers + payload_bytes - (segments - 1) * segment_bytes + tag_bytes
-    return (segments - 1) * record_bytes(longest) + record_bytes(last)
-
-
-@compiled
-def cut(packet: np.ndarray, size: int, tag: int, burst: np.ndarray, start: int, time_ps: int) -> int:
-    """Write the frames of ``packet[:size]``, which `look_at` has found good, to `burst`; the offset behind them.
-
-    Of RoCEv2 the UDP checksum becomes 0, as it left its NIC; of other protocols it is filled in. `tag` is an 802.1Q
-    tag that the kernel took out, with its ethertype, or `NO_TAG`.
-    """
-    length = size - VNET_BYTES
-    if packet[GSO_TYPE_AT] == GSO_NONE:
-        return put_frame(burst, start, packet, VNET_BYTES, length, tag, time_ps)
-    headers, segment_bytes = _header_bytes(packet, VNET_BYTES, length), read_le16(packet, _GSO_SIZE)
-    ip_at, udp_at = VNET_BYTES + ETHERNET_BYTES, VNET_BYTES + headers - UDP_BYTES
-    is_roce = read_be16(packet, udp_at + 2) == ROCE_UDP_PORT
-    tag_bytes = tag_bytes_of(tag)
-    at, payload_at = start, VNET_BYTES + headers
-    while payload_at < size:
-        count = min(segment_bytes, size - payload_at)
-        _write_lengths(packet, ip_at, udp_at, UDP_BYTES + count)
-        write_be16(packet, udp_at + 6, 0)
-        if not is_roce:
-            total = _pseudo_sum(packet, ip_at, udp_at, UDP_BYTES + count) + internet_sum(packet, udp_at, UDP_BYTES)
-            value = folded(total + internet_sum(packet, payload_at, count)) ^ 0xFFFF
-            write_be16(packet, udp_at + 6, value if value != 0 else 0xFFFF)
-        put_frame(burst, at, packet, VNET_BYTES, headers, tag, time_ps)
-        write_record_header(burst, at, headers + tag_bytes + count, time_ps)
-        copy_bytes(burst, at + RECORD_HEADER_BYTES + headers + tag_bytes, packet, payload_at, count)
-        at += record_bytes(headers + tag_bytes + count)
-        if udp_at - ip_at == IPV4_BYTES:
-            write_be16(packet, ip_at + 4, (read_be16(packet, ip_at + 4) + 1) & 0xFFFF)
-        payload_at += count
-    return at
