@@ -46,8 +46,8 @@ def _source_digest() -> str:
     numba_version = "none" if JIT_DISABLED else numba.__version__
     digest = hashlib.sha256(f"{numba_version} {np.__version__}".encode())
     package = Path(__file__).parent
-    inner = ("runtime/socket_calls.py", "runtime/packet_ring.py", "runtime/packet_sender.py")
-    for layer in ("compiled.py", "wire", "trace", "nic", "switch", "fabric", *inner):
+    names = ("exchange", "nic_round", "packet_ring", "packet_sender", "short_call", "system_calls")
+    for layer in ("compiled.py", "wire", "trace", "nic", "switch", "fabric", *(f"runtime/{name}.py" for name in names)):
         root = package / layer
         for path in [root] if root.is_file() else sorted(root.rglob("*.py")):
             digest.update(path.read_bytes())

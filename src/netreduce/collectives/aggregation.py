@@ -14,7 +14,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -96,6 +96,16 @@ class _Message:
     expected_header: bytes
 
 
+class Staging(NamedTuple):
+    """The memory through which staged messages pass: message k has place k modulo `places` in both halves."""
+
+    given: int  # address of the first place of messages to send
+    taken: int  # ... and of messages received
+    place_bytes: int
+    places: int
+    key: int
+
+
 class AggregationPath:
     """The two ring queue pairs of one rank and what streams over them. `connect` comes before the first message."""
 
@@ -124,6 +134,7 @@ class AggregationPath:
         self._bytes = self._memory.data
         self._staged = [self._make_staged(place) for place in range(depth)]
         self._discard = self._address + 2 * self._received_at, self._mr.lkey
+        self._is_ahead = False
 
     def _make_staged(self, place: int) -> tuple[SGE, RecvWR, SGE, SendWR]:
         """What is posted for each staged message at `place`: of work requests, only number and length differ."""
@@ -197,13 +208,14 @@ class AggregationPath:
         aggregation.posted_bytes += length
         is_last = aggregation.posted_bytes == aggregation.length_bytes
         flags = _FLAGS[offset == 0, is_last, aggregation.averages]
-        message_id = MessageWindow.message_id(number)
-        header = pack_ina(self._ring_id, self._rank, message_id, length, aggregation.dtype, aggregation.op, flags)
-        self._bytes[at : at + INA_BYTES] = header
-        expected = header[:2] + self._predecessor_rank.to_bytes(2, "big") + header[4:]
+        header, expected = self.headers(number, length, aggregation.dtype, aggregation.op, flags)
         self._messages[place] = _Message(aggregation, offset, length, expected)
         self.messages += 1
         self.bytes_sent += length
+        if self._is_ahead:
+            self._is_ahead = False
+            return
+        self._bytes[at : at + INA_BYTES] = header
         source, target = aggregation.source, aggregation.target
         if isinstance(source, memoryview):
             self._bytes[at + INA_BYTES : at + INA_BYTES + length] = source[offset : offset + length]
@@ -222,6 +234,52 @@ class AggregationPath:
         # The receive first: once the last rank has sent, the result may come at any time.
         self.predecessor_qp.post_recv(receive)
         self.successor_qp.post_send(send)
+
+    def headers(self, number: int, length: int, dtype: DataType, op: ReduceOp, flags: InaFlag) -> tuple[bytes, bytes]:
+        """The INA headers of message `number`, and of its result."""
+        message_id = MessageWindow.message_id(number)
+        header = pack_ina(self._ring_id, self._rank, message_id, length, dtype, op, flags)
+        return header, header[:2] + self._predecessor_rank.to_bytes(2, "big") + header[4:]
+
+    # Short calls (runtime/short_collectives.py) post staged messages themselves, and take their completions.
+
+    @property
+    def staging(self) -> Staging:
+        """Where staged messages lie."""
+        given = self._address, self._address + self._received_at
+        return Staging(*given, _PLACE_BYTES, self._window.size, self._mr.lkey)
+
+    @property
+    def oldest_unacknowledged(self) -> int:
+        """The first message that the successor has not acknowledged, if it was sent."""
+        return self._window.acknowledged
+
+    def next_short(self) -> int:
+        """The number of the message that a short call may post now; -1 if it may not, since others are under way.
+
+        The window keeps room for one more, so that nobody waits for acknowledgements.
+        """
+        window = self._window
+        is_quiet = not self._turns and window.received == window.posted
+        return window.posted if is_quiet and window.in_flight < window.size - 1 else -1
+
+    def note_short(self, acknowledged: int, length: int) -> None:
+        """A short call has sent a message of `length` data bytes, and has its result; see `note_acknowledged`."""
+        self._window.post()
+        self._window.receive()
+        self.messages += 1
+        self.bytes_sent += length
+        self.bytes_received += length
+        self.note_acknowledged(acknowledged)
+
+    def note_acknowledged(self, acknowledged: int) -> None:
+        """Acknowledgements up to message `acknowledged` (that one excluded) were taken from the completion queue."""
+        self._window.acknowledged = acknowledged
+        self._complete()
+
+    def note_ahead(self) -> None:
+        """The next message is with the NIC already: a short call has posted it, and could not wait for its end."""
+        self._is_ahead = True
 
     def received(self, completion: WC) -> None:
         """Take the completion of a receive: a result has arrived, and it is the expected one."""
@@ -258,9 +316,8 @@ class AggregationPath:
         for number in self._window.complete():
             place = number % self._window.size
             message = self._messages[place]
-            assert message is not None
             self._messages[place] = None
-            if not message.aggregation.is_staged:
+            if message is not None and not message.aggregation.is_staged:  # None: a short call's
                 self._finish(message)
 
     def _finish(self, message: _Message) -> None:

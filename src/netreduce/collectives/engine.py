@@ -9,9 +9,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from netreduce.collectives.aggregation import Staging
 from netreduce.collectives.algorithms import CHANNELS_MAX, Algorithm, Tuning
 from netreduce.collectives.calls import Arrays, Call, Caller
 from netreduce.collectives.executor import Executor, Ring
@@ -27,6 +29,7 @@ from netreduce.collectives.shared import SharedConnection
 from netreduce.collectives.transport import COLLECTIVE_TAG
 from netreduce.errors import ConfigurationError, NetReduceError
 from netreduce.wire.control import Endpoint, Geometry, Message
+from netreduce.wire.ina import InaFlag
 
 LANE_TAGS = CHANNELS_MAX
 """Tags of one collective: its lanes'."""
@@ -48,6 +51,13 @@ class Statistics:
     peer_bytes_received: int = 0
     shared_bytes_sent: int = 0  # to ranks of the same machine
     shared_bytes_received: int = 0
+
+
+class ShortPlan(NamedTuple):
+    """What all short calls alike have in common; see `Engine.plan_short`."""
+
+    headers: np.ndarray  # uint8[2, INA_BYTES]: those of the first message of the ring, and of its result
+    ring_bytes: float
 
 
 class Engine:
@@ -230,6 +240,68 @@ class Engine:
         Each rank gives a 1 and must get the world size, so it also proves that the network adds every rank once.
         """
         return self._start(self._caller.barrier(algorithm))
+
+    # Short calls: all-reduces of one staged message that runtime/short_collectives.py runs by itself.
+
+    @property
+    def staging(self) -> Staging:
+        """Where staged messages lie."""
+        return self._links.path.staging
+
+    @property
+    def ring_parts(self) -> tuple[Any, Any, Any]:
+        """The queue pairs to the ring's successor and from its predecessor, and their completion queue."""
+        return self._links.path.successor_qp, self._links.path.predecessor_qp, self._links.ring_cq
+
+    @property
+    def oldest_unacknowledged(self) -> int:
+        """See `AggregationPath`."""
+        return self._links.path.oldest_unacknowledged
+
+    def plan_short(self, array: np.ndarray, op: int, algorithm: Algorithm | None) -> ShortPlan | None:
+        """The plan of an all-reduce of arrays like `array`; None if it takes more than one staged message.
+
+        Raises what `all_reduce` does.
+        """
+        call = self._caller.all_reduce(array, op, None, algorithm)
+        if not self._executor.is_staged(call) or not call.memory_bytes or call.memory_bytes > self._links.message_bytes:
+            return None
+        assert call.plan is not None
+        assert call.plan.switch is not None
+        if call.plan.divisor != 1:
+            return None
+        flags = InaFlag.START | InaFlag.END
+        headers = self._links.path.headers(0, call.memory_bytes, *call.plan.switch, flags)
+        return ShortPlan(np.frombuffer(b"".join(headers), np.uint8).reshape(2, -1).copy(), call.ring_bytes)
+
+    def next_short(self) -> int:
+        """The number of the message with which a short call may begin now; -1 if it has to go the usual way."""
+        if self.error is not None or not self._executor.is_idle:
+            return -1
+        return self._links.path.next_short()
+
+    def note_short(self, plan: ShortPlan, acknowledged: int, length: int) -> None:
+        """A short call of `length` bytes is done; see `AggregationPath.note_short`."""
+        next(self._sequence)
+        self._statistics.in_network_collectives += 1
+        self._statistics.ring_bytes += plan.ring_bytes
+        self._links.path.note_short(acknowledged, length)
+
+    def resume_short(
+        self,
+        acknowledged: int,
+        array: np.ndarray,
+        op: int,
+        *,
+        out: np.ndarray | None = None,
+        algorithm: Algorithm | None = None,
+    ) -> Operation:
+        """Go on with a short call of this all-reduce whose message is with the NIC already."""
+        self._links.path.note_acknowledged(acknowledged)
+        self._links.path.note_ahead()
+        operation = self.all_reduce(array, op, out=out, algorithm=algorithm)
+        self._executor.progress()  # which takes note of the message, before its result is
+        return operation
 
     # Data movement
 

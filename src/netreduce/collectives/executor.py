@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from netreduce.collectives.aggregation import Aggregation, AggregationPath, Piece
+from netreduce.collectives.calls import Call
 from netreduce.collectives.memory import Memory
 from netreduce.collectives.operation import Lane, Work
 from netreduce.collectives.provider import PD
@@ -73,14 +74,17 @@ class Executor:
         """Run `work` now, or when its turn comes. Collectives start in the order of the calls."""
         if len(self._waiting) >= WAITING_MAX:
             raise VerbsError(f"{WAITING_MAX} collectives are waiting to start: wait for some of them")
-        call = work.call
-        work.is_staged = call.aggregates and not call.across and call.memory_bytes <= self._staged_bytes
+        work.is_staged = self.is_staged(work.call)
         self._unstaged += not work.is_staged
         if work.operation.sequence < 0:
             self._launch(work)
             return
         self._waiting.append(work)
         self._launch_waiting()
+
+    def is_staged(self, call: Call) -> bool:
+        """Whether the network has nothing to do with the memory of `call`."""
+        return call.aggregates and not call.across and call.memory_bytes <= self._staged_bytes
 
     def progress(self) -> bool:
         """Go on with lanes whose round is complete, and with what the window admits; whether there was any."""

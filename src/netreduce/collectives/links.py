@@ -78,13 +78,13 @@ class Links:
         self.has_more = False  # whether `poll` took as many completions as it may
         psns = random.Random(seed * (1 << 16) + rank)
         self.pd = context.verbs.PD(context)
-        self._ring_cq = context.verbs.CQ(context, 2 * geometry.message_window + 2)
+        self.ring_cq = context.verbs.CQ(context, 2 * geometry.message_window + 2)
         ring_psn = psns.randrange(PSN_MASK + 1) if first_psn is None else first_psn
         self._ring = tuning.ring_members(rank, world_size)
         self._ring_number = rank % tuning.machine_size
         self._place = self._ring.index(rank)
         places = len(self._ring)
-        self.path = AggregationPath(self.pd, self._ring_cq, self._place, places, geometry, ring_psn, ack_timeout)
+        self.path = AggregationPath(self.pd, self.ring_cq, self._place, places, geometry, ring_psn, ack_timeout)
         others = [peer for peer in range(world_size) if peer != rank]
         qps = tuning.qps_per_connection
         peers_per_cq = QUEUE_PAIRS_PER_CQ // qps
@@ -108,6 +108,11 @@ class Links:
             make_queue_pair(self.pd, cq, send_depth=SEND_QUEUE_DEPTH, receive_depth=FIFO_SLOTS)
             for _ in range(self._tuning.qps_per_connection)
         ]
+
+    @property
+    def message_bytes(self) -> int:
+        """Data bytes of a full message in the ring."""
+        return self._geometry.message_data_bytes
 
     def endpoint(self) -> Endpoint:
         """Addresses, queue pair numbers and first PSNs of this rank."""
@@ -165,7 +170,7 @@ class Links:
 
         Raises `CompletionError` and `MismatchError`.
         """
-        count, completions = self._ring_cq.poll(POLL_MAX)
+        count, completions = self.ring_cq.poll(POLL_MAX)
         self.has_more = count == POLL_MAX
         for completion in completions:
             self._check(completion)
@@ -208,6 +213,6 @@ class Links:
         self.path.close()
         for connection in self.peers.values():
             connection.close()
-        for cq in (self._ring_cq, *self._peer_cqs):
+        for cq in (self.ring_cq, *self._peer_cqs):
             cq.close()
         self.pd.close()

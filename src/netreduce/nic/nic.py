@@ -6,7 +6,7 @@ import numpy as np
 
 from netreduce.compiled import entry
 from netreduce.errors import ConfigurationError, VerbsError
-from netreduce.nic import path
+from netreduce.nic import path, posting
 from netreduce.nic.attributes import ip_to_number
 from netreduce.nic.enums import QpState
 from netreduce.nic.tables import (
@@ -14,9 +14,9 @@ from netreduce.nic.tables import (
     INLINE_BYTES_MAX,
     KEY_INDEX_SHIFT,
     NIC_FIELDS,
-    QP_FIELDS,
     NicLimits,
     NicTables,
+    make_ready,
     make_tables,
     plain,
     words,
@@ -32,8 +32,7 @@ QPN_LAST = PSN_MASK
 """Queue pair numbers have 24 bits. 0 and 1 are special, low ones look like mistakes."""
 DEFAULT_LIMITS = NicLimits()
 KEY_GENERATIONS = 1 << KEY_INDEX_SHIFT
-_READY = QP_FIELDS.index("ready")
-_READY_HEAD, _READY_COUNT = NIC_FIELDS.index("ready_head"), NIC_FIELDS.index("ready_count")
+_READY_COUNT = NIC_FIELDS.index("ready_count")
 
 
 class Nic:
@@ -63,10 +62,13 @@ class Nic:
         self._key_generations = np.zeros(limits.memory_regions, np.int64)
         self._next_region = 0
         self.regions = plain(self.tables.mr)
-        self._words, self._ready = words(self.tables.nic), words(self.tables.ready)
+        self._words = words(self.tables.nic)
         self._receive = entry(path.receive, self.tables, np.zeros(0, np.uint8), 0)
         self._advance = entry(path.advance, self.tables, 0)
         self._next_timer = entry(path.next_timer, self.tables)
+        self._make_ready = entry(make_ready, self.tables, 0)
+        self.queue_send = entry(posting.queue_send, self.tables, *[0] * 10)
+        self.queue_receive = entry(posting.queue_receive, self.tables, *[0] * 4)
 
     def receive(self, port: int, burst: np.ndarray, now_ps: int) -> None:
         """Take the frames of `burst` (uint8, writable: the ICRC check masks header bytes for a moment)."""
@@ -146,14 +148,9 @@ class Nic:
             )
         return int(free[0])
 
-    def make_ready(self, row: int, qp: memoryview) -> None:
-        """Have the next `advance` look at a queue pair, whose row has the `words` `qp`."""
-        if qp[_READY]:
-            return
-        qp[_READY] = 1
-        nic = self._words
-        self._ready[(nic[_READY_HEAD] + nic[_READY_COUNT]) % self.limits.queue_pairs] = row
-        nic[_READY_COUNT] += 1
+    def make_ready(self, row: int) -> None:
+        """Have the next `advance` look at a queue pair."""
+        self._make_ready(self.tables, row)
 
     def disarm(self, row: int) -> None:
         """Stop the timer of a queue pair."""

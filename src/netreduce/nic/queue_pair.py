@@ -15,17 +15,13 @@ from netreduce.nic.tables import (
     INLINE_BYTES_MAX,
     MESSAGE_BYTES_MAX,
     QP_FIELDS,
-    RECEIVE_FIELDS,
-    SEND_FIELDS,
     SGE_FIELDS,
     SGE_MAX,
     TEMPLATE_BYTES,
-    note,
     plain,
     words,
 )
 from netreduce.nic.transitions import LIMITS, TRANSITIONS, check_transition
-from netreduce.trace.events import Event
 from netreduce.wire.build import build_frame
 from netreduce.wire.opcodes import Opcode
 
@@ -46,10 +42,10 @@ _SIGNALED, _SOLICITED, _INLINE = map(
     int, (SendFlag.IBV_SEND_SIGNALED, SendFlag.IBV_SEND_SOLICITED, SendFlag.IBV_SEND_INLINE)
 )
 _RESET, _ERR = int(QpState.IBV_QPS_RESET), int(QpState.IBV_QPS_ERR)
-_STATE, _PATH_MTU, _POSTED_PACKETS = map(QP_FIELDS.index, ("state", "path_mtu", "posted_packets"))
+_STATE = QP_FIELDS.index("state")
 _SQ_MASK, _SQ_POSTED, _SQ_RETIRED = map(QP_FIELDS.index, ("sq_mask", "sq_posted", "sq_retired"))
 _RQ_MASK, _RQ_POSTED, _RQ_RETIRED = map(QP_FIELDS.index, ("rq_mask", "rq_posted", "rq_retired"))
-_SEND, _RECEIVE, _ELEMENT = (struct.Struct(f"={len(row)}q") for row in (SEND_FIELDS, RECEIVE_FIELDS, SGE_FIELDS))
+_ELEMENT = struct.Struct(f"={len(SGE_FIELDS)}q")
 _ELEMENTS_BYTES = SGE_MAX * _ELEMENT.size
 _IDENTITY = ("qpn", "pd", "send_cq", "receive_cq", "ready", "sq_depth", "sq_mask", "rq_depth", "rq_mask")
 """What a queue pair keeps when it goes back to RESET."""
@@ -80,13 +76,11 @@ class QP(Resource):
         self._cap = cap
         self._signal_all = bool(init_attr.sq_sig_all)
         self.qp_num = nic.allocate_qpn()
-        self._row = self.qp_num % limits.queue_pairs
+        self.row = self.qp_num % limits.queue_pairs
         tables = nic.tables
-        self._qp = qp = plain(tables.qp)[self._row]
-        self._words = words(tables.qp[self._row : self._row + 1])
-        self._sq, self._sq_sge = words(tables.sq[self._row]), words(tables.sq_sge[self._row])
-        self._rq, self._rq_sge = words(tables.rq[self._row]), words(tables.rq_sge[self._row])
-        self._log_state = plain(tables.log.state)[0]
+        self._qp = qp = plain(tables.qp)[self.row]
+        self._words = words(tables.qp[self.row : self.row + 1])
+        self._sq_sge, self._rq_sge = words(tables.sq_sge[self.row]), words(tables.rq_sge[self.row])
         qp["qpn"], qp["pd"] = self.qp_num, creator.number
         qp["send_cq"], qp["receive_cq"] = init_attr.scq.row, init_attr.rcq.row
         qp["sq_depth"], qp["sq_mask"] = cap.max_send_wr, _ring_size(cap.max_send_wr) - 1
@@ -156,9 +150,9 @@ class QP(Resource):
             self._reset()
         self._qp["state"] = new
         if new is QpState.IBV_QPS_ERR:
-            self._nic.disarm(self._row)
+            self._nic.disarm(self.row)
         self._qp["drained"] = 0
-        self._nic.make_ready(self._row, self._words)
+        self._nic.make_ready(self.row)
 
     def _set(self, attr: QPAttr, mask: QpAttrMask) -> None:
         qp = self._qp
@@ -200,13 +194,13 @@ class QP(Resource):
             udp_source_port=UDP_PORT_FIRST | ((self.qp_num ^ attr.dest_qp_num) & UDP_PORT_MASK),
             destination_qpn=attr.dest_qp_num,
         )
-        self._nic.tables.template[self._row] = route_of_packets[:TEMPLATE_BYTES]
+        self._nic.tables.template[self.row] = route_of_packets[:TEMPLATE_BYTES]
 
     def _reset(self) -> None:
         for name in QP_FIELDS:
             if name not in _IDENTITY:
                 self._qp[name] = 0
-        self._nic.disarm(self._row)
+        self._nic.disarm(self.row)
 
     def post_send(self, wr: SendWR) -> None:
         """Queue a send work request.
@@ -234,20 +228,12 @@ class QP(Resource):
             length = self._store(self._sq_sge, slot, wr.sg, count, self._cap.max_send_sge)
         if length > MESSAGE_BYTES_MAX:
             raise VerbsError(f"message of {length} bytes, at most {MESSAGE_BYTES_MAX} are possible")
-        mtu = qp[_PATH_MTU]
-        packets = (length + mtu - 1) // mtu or 1  # a message of no bytes takes a packet too
-        first = qp[_POSTED_PACKETS]
         signaled = 1 if self._signal_all or flags & _SIGNALED else 0
         solicited = 1 if flags & _SOLICITED else 0
-        _SEND.pack_into(
-            self._sq, slot * _SEND.size, wr.wr_id, wr.opcode, signaled, solicited, count, length, packets, first,
+        self._nic.queue_send(
+            self._nic.tables, self.row, wr.wr_id, wr.opcode, signaled, solicited, count, length,
             wr.imm_data, wr.remote_addr, wr.rkey,
         )  # fmt: skip
-        qp[_POSTED_PACKETS] = first + packets
-        qp[_SQ_POSTED] = posted + 1
-        if self._log_state["enabled"]:
-            note(self._nic.tables, Event.POSTED.value, self.qp_num, -1, length, wr.opcode)
-        self._nic.make_ready(self._row, qp)
 
     def post_recv(self, wr: RecvWR) -> None:
         """Queue a receive work request. Raises `VerbsError` in RESET, with a full queue or too many elements."""
@@ -259,10 +245,9 @@ class QP(Resource):
             raise VerbsError(f"receive queue of {self.qp_num:#x} is full: {self._cap.max_recv_wr} work requests")
         slot = posted & qp[_RQ_MASK]
         length = self._store(self._rq_sge, slot, wr.sg, wr.num_sge, self._cap.max_recv_sge)
-        _RECEIVE.pack_into(self._rq, slot * _RECEIVE.size, wr.wr_id, wr.num_sge, length)
-        qp[_RQ_POSTED] = posted + 1
+        self._nic.queue_receive(self._nic.tables, self.row, wr.wr_id, wr.num_sge, length)
         if state == _ERR:
-            self._nic.make_ready(self._row, qp)
+            self._nic.make_ready(self.row)
 
     def _store(self, elements: memoryview, slot: int, sg: Sequence[SGE] | None, count: int, most: int) -> int:
         """Write a scatter-gather list into its slot; its bytes."""
@@ -282,7 +267,7 @@ class QP(Resource):
         length = sum(sge.length for sge in sg)
         if length > self._cap.max_inline_data:
             raise VerbsError(f"{length} bytes inline, queue pair {self.qp_num:#x} allows {self._cap.max_inline_data}")
-        buffer = self._nic.inline[self._row, slot]
+        buffer = self._nic.inline[self.row, slot]
         at = 0
         for sge in sg:
             buffer[at : at + sge.length] = memory_at(sge.addr, sge.length)

@@ -77,7 +77,7 @@ class Communicator:
         self.world_size = len(ranks)
         self._member = member
         self._worker = worker
-        self._subgroups = 0
+        self._short = worker.short_collectives(member) if worker is not None and isinstance(member, Member) else None
         self._owns_worker = False
 
     @classmethod
@@ -163,7 +163,10 @@ class Communicator:
         fastest by model. Raises `UnsupportedError` for a dtype or operation that is not supported, naming those there
         are.
         """
-        reduction, way, lent = reduction_named(op), _algorithm(algorithm), Lent(array)
+        reduction, way = reduction_named(op), _algorithm(algorithm)
+        if wait and self._short is not None and self._short.all_reduce(array, reduction, way, out):
+            return array if out is None else out
+        lent = Lent(array)
         if out is None:
             return self._call(
                 lambda engine: engine.all_reduce(lent.memory, reduction, algorithm=way), array, wait, lent.copies

@@ -2,7 +2,7 @@
 
 Nothing here waits: what a full carrier refuses stays in that port's bounded egress queue, and what does not fit there
 is dropped and counted by the switch. Cables are looked at in every round; other carriers when the poller says so.
-Cables of a single switch that nobody watches or disturbs have their round in one call (exchange.py).
+Cables of a single switch that nobody watches or disturbs have their turns in one call (exchange.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from netreduce.runtime import exchange
+from netreduce.runtime import exchange, system_calls
 from netreduce.runtime.cable import (
     PIPE_BYTES,
     BadBurstError,
@@ -79,7 +79,8 @@ class Lines:
         self._compiled = load()
         is_watched = capture is not None or recorder is not None
         self._tables = switch.tables if isinstance(switch, Switch) and not is_watched else None
-        self._exchange = None if self._tables is None else exchange.load(self._tables)
+        self._serve = None if self._tables is None else exchange.load(self._tables)
+        self._events, self._scratch = system_calls.make_events(exchange.EVENTS_MAX), np.zeros(2, np.int64)
         self._lines: dict[int, _Line] = {}
         self._faulty: dict[int, _Line] = {}
         self._list_cables()
@@ -131,7 +132,7 @@ class Lines:
 
     def _list_cables(self) -> None:
         """Note where the cables' pipes are. One whose frames may not go up now is not looked at."""
-        plain = [] if self._exchange is None else [line for line in self._lines.values() if line.carrier is line.cable]
+        plain = [] if self._serve is None else [line for line in self._lines.values() if line.carrier is line.cable]
         self._others = [line for line in self._lines.values() if line not in plain]
         self._cables = [line for line in self._others if line.cable is not None and line.takes[0]]
         addresses = {line.number: line.cable.addresses for line in self._lines.values() if line.cable is not None}
@@ -140,7 +141,7 @@ class Lines:
         self._plain, self._rows = plain, exchange.make_cables(len(plain))
         for place, line in enumerate(plain):
             line.place = place
-            self._rows[place] = (line.number, *addresses[line.number], 0, 0, -1)
+            self._rows[place] = (line.number, *addresses[line.number], line.carrier.fileno(), 0, 0, -1)
         fields = self._rows.view(np.ndarray)  # reading fields of a recarray costs ten times as much
         self._full, self._rings, self._bad = fields["is_full"], fields["rings"], fields["bad_bytes"]
         self._places = np.zeros(len(self._lines) + 2, np.int64)
@@ -156,16 +157,26 @@ class Lines:
         count = self._compiled.pipes_with_news(self._other_states, self._places) if self._cables else 0
         for line in [self._cables[place] for place in self._places[:count].tolist()]:
             self._take(line)
-        return (self._plain and self._take_turn(now_ps)) or count > 0
+        return (self._plain and self.serve(0)) or count > 0
 
-    def _take_turn(self, now_ps: int) -> bool:
-        """Take what has come by plain cables and send what waits there; whether anything had come."""
-        assert self._exchange is not None
-        said = self._exchange(self._tables, self._rows, PIPE_BYTES, self._places, BURSTS_PER_ROUND, now_ps)
-        if said >> 1:
-            for place in self._places[: said >> 1].tolist():
-                self._hear(self._plain[place], self._rings[place], self._bad[place])
+    def serve(self, due_ps: int) -> bool:
+        """Take turns at plain cables until `due_ps`, or something but them needs attention, such as in the poller.
+
+        Returns whether anything had come in the last turn.
+        """
+        assert self._serve is not None
+        said = self._serve(
+            self._tables, self._rows, PIPE_BYTES, self._places, BURSTS_PER_ROUND,
+            self._poller.fileno(), self._events, self._scratch, self._clock.epoch_ns, due_ps,
+        )  # fmt: skip
+        for place in self._places[: said >> 1].tolist():
+            self._hear(self._plain[place], self._rings[place], self._bad[place])
         return said & 1 != 0
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether all that is plugged in are plain cables."""
+        return bool(self._plain) and not self._others
 
     def _hear(self, line: _Line, rings: int, bad_bytes: int) -> None:
         """What a turn has said of a plain cable."""

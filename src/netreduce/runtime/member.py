@@ -119,17 +119,18 @@ class Member:
         Operations of one member start in the order of the calls. The future's callbacks run where it is driven.
         """
         future: Future[None] = Future()
-        self._progress.submit(lambda: self._begin(function, future))
+        self._progress.submit(lambda: self.begin(function, future))
         return future
 
     def run(self, function: Callable[[Engine], Operation]) -> None:
         """As `start`, and wait for the end. Raises the operation's error."""
         pending = Pending()
-        self._progress.run(lambda: self._begin(function, pending), pending)
+        self._progress.run(lambda: self.begin(function, pending), pending)
 
     # --- called by whoever drives
 
-    def _begin(self, function: Callable[[Engine], Operation], future: Future[None] | Pending) -> None:
+    def begin(self, function: Callable[[Engine], Operation], future: Future[None] | Pending) -> None:
+        """Call ``function(engine)``; `future` hears of the end of its operation."""
         if self.engine is None:
             assert self.error is not None
             future.set_exception(self.error)

@@ -46,14 +46,15 @@ class NicDriver:
         self._outlet = Outlet(self._cable, self._nic.egress(0))
         self._buffer = make_burst_buffer()
         self._cable_is_full = False
-        self._round: _Round | None = None
+        self.round: NicRound | None = None
+        """The rounds on a cable that nobody records, None on other carriers."""
         if isinstance(self._cable, Cable) and self._recorder is None:
-            self._round = _Round(self._nic, self._cable)
+            self.round = NicRound(self._nic, self._cable)
 
     def take(self, now_ps: int) -> tuple[int, bool]:
         """Take a few bursts from the cable."""
-        if self._round is not None:
-            return now_ps, self._round.take(now_ps)
+        if self.round is not None:
+            return now_ps, self.round.take(now_ps)
         moved = False
         for _ in range(BURSTS_PER_ROUND):
             burst = self._cable.receive(self._buffer)
@@ -69,8 +70,8 @@ class NicDriver:
 
     def give(self, now_ps: int) -> bool:
         """Put what the NIC has to send onto the cable."""
-        if self._round is not None:
-            return self._round.give(now_ps)
+        if self.round is not None:
+            return self.round.give(now_ps)
         self._nic.advance(now_ps)
         if self._outlet.is_empty or self._cable_is_full:
             return False
@@ -89,8 +90,8 @@ class NicDriver:
 
     def rest(self, now_ps: int, moved_ps: int, busy: bool) -> int:
         """The NIC's next timer. The carrier tells of a burst, and of room when it was full."""
-        if self._round is not None:
-            return self._round.rest(now_ps)
+        if self.round is not None:
+            return self.round.rest(now_ps)
         if not isinstance(self._cable, Cable):
             self._inbox.modify(self._cable, select.EPOLLIN | (select.EPOLLOUT if self._cable_is_full else 0))
         self._cable_is_full = False  # or so: the next round finds out
@@ -113,26 +114,27 @@ class NicDriver:
 
     def close(self) -> None:
         """Unplug the cable."""
-        self._round = None
+        self.round = None
         self._cable.close()
         if self._recorder is not None:
             self._recorder.close()
 
 
-class _Round:
+class NicRound:
     """The rounds of `nic` on a `cable` that nobody records, in compiled calls (nic_round.py)."""
 
     def __init__(self, nic: Nic, cable: Cable) -> None:
-        self._tables, self._cable = nic.tables, cable
+        self.tables, self.pipes, self.bell = nic.tables, cable.pipes, cable.fileno()
+        self.is_full = False
+        self._cable = cable
         self._data_in, self._state_in, self._data_out, self._state_out = cable.pipes
         self._place = np.zeros(2, np.int64)
-        self._is_full = False
         self._nic = nic
         self._compiled = nic_round.load(nic.tables)
 
     def take(self, now_ps: int) -> bool:
         """As `NicDriver.take`; whether anything had come."""
-        said = self._compiled.take(self._tables, self._data_in, self._state_in, self._place, BURSTS_PER_ROUND, now_ps)
+        said = self._compiled.take(self.tables, self._data_in, self._state_in, self._place, BURSTS_PER_ROUND, now_ps)
         if said & nic_round.NONSENSE:
             raise BadBurstError.of(int(self._place[1]))
         if said & nic_round.RINGS:
@@ -141,15 +143,21 @@ class _Round:
 
     def give(self, now_ps: int) -> bool:
         """As `NicDriver.give`."""
-        is_full, is_patient = self._is_full, self._cable.is_patient
-        put = self._compiled.give(self._tables, self._data_out, self._state_out, is_full, is_patient, now_ps)
+        is_full, is_patient = self.is_full, self._cable.is_patient
+        put = self._compiled.give(self.tables, self._data_out, self._state_out, is_full, is_patient, now_ps)
         if put & Put.DONE_WAKE:
             self._cable.ring()
         if put & Put.NO_ROOM:
-            self._is_full = True
-        return self._nic.is_held_up and not self._is_full
+            self.is_full = True
+        return self._nic.is_held_up and not self.is_full
 
     def rest(self, now_ps: int) -> int:
         """As `NicDriver.rest`."""
-        self._is_full = False  # or so: the next round finds out
-        return self._compiled.rest(self._tables, self._state_in, self._cable.sleep, now_ps)
+        self.is_full = False  # or so: the next round finds out
+        return self._compiled.rest(self.tables, self._state_in, self._cable.sleep, now_ps)
+
+    def go_on(self, *, is_full: bool, rings: bool) -> None:
+        """Take over from a round that others have made: whether the cable is full, and its other end must be woken."""
+        self.is_full |= is_full
+        if rings:
+            self._cable.ring()

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from netreduce.compiled import compiled, entry
-from netreduce.runtime.socket_calls import receive_messages
+from netreduce.runtime.system_calls import receive_messages
 from netreduce.wire.packet_slots import (
     PARTS_PER_LONG,
     Long,

@@ -16,7 +16,7 @@ import numpy as np
 
 from netreduce.compiled import compiled, entry
 from netreduce.runtime.cable import CableClosedError
-from netreduce.runtime.socket_calls import send_messages
+from netreduce.runtime.system_calls import send_messages
 from netreduce.wire.frames import RECORD_ALIGNMENT, make_queue, queue_burst_end, queue_release
 from netreduce.wire.segmentation import GSO_NONE, GSO_UDP_L4, HEAD_BYTES, SEGMENTS_MAX, lay_out
 

@@ -23,6 +23,10 @@ class Poller:
     def __len__(self) -> int:
         return len(self._handlers)
 
+    def fileno(self) -> int:
+        """The epoll's own descriptor: whoever waits for it himself calls `poll` afterwards."""
+        return self._epoll.fileno()
+
     def watch(self, descriptor: int, handler: Callable[[int], None]) -> None:
         """Call `handler` when `descriptor` is readable or hung up."""
         self._epoll.register(descriptor, READABLE)

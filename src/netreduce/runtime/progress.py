@@ -107,10 +107,49 @@ class Progress:
         """As `submit`, and wait for `pending`, driving until then unless another thread does. Raises its error."""
         if self.is_over or not self._turn.acquire(blocking=False):
             self.submit(command)
+            pending.result()
         else:
-            self._commands.append(command)
-            self._drive(pending)
+            self.drive(command, pending)
+
+    def take_turn(self) -> bool:
+        """Keep everybody from driving, unless somebody does or has asked for something; then `give_back` or `drive`.
+
+        Whoever asks for something meanwhile ends sleeps in `inbox`.
+        """
+        if self.is_over or self.stopping or not self._turn.acquire(blocking=False):
+            return False
+        self._is_asleep = True
+        if self._commands:
+            self._turn.release()
+            return False
+        return True
+
+    def give_back(self, rest_s: float) -> None:
+        """End a turn, in which nothing has failed; the rounds have to go on after `rest_s`.
+
+        `prepare_to_sleep` was called, or what it does was done.
+        """
+        is_in_time = not self._commands and self._alarm_s <= time.monotonic() + rest_s
+        self._turn.release()
+        if not is_in_time:  # else the progress thread wakes early enough without being woken
+            self._ring()
+
+    def hand_over(self, command: Command) -> None:
+        """End a turn with something left to do, which the progress thread takes over."""
+        self._commands.append(command)
+        self._bell.modify(self.inbox, select.EPOLLIN)
+        self.give_back(0.0)
+
+    def drive(self, command: Command, pending: Pending) -> None:
+        """With the turn: call `command`, and drive until `pending` is done. Gives the turn back, raises its error."""
+        self._commands.append(command)
+        self._drive(pending)
         pending.result()
+
+    @property
+    def watch(self) -> int:
+        """The descriptor of the epoll in which the progress thread sleeps, and which watches `inbox`."""
+        return self._bell.fileno()
 
     def close(self) -> None:
         """Wait for the progress thread's end."""
@@ -151,11 +190,7 @@ class Progress:
                 raise
         finally:
             self._bell.modify(self.inbox, select.EPOLLIN)
-            goes_on = not (self.stopping or self.is_over)
-            is_in_time = goes_on and self._alarm_s <= time.monotonic() + self._prepare_to_sleep()
-            self._turn.release()
-            if not is_in_time:  # else the progress thread wakes early enough without being woken
-                self._ring()
+            self.give_back(0.0 if self.stopping or self.is_over else self._prepare_to_sleep())
 
     def _run(self) -> None:
         """The progress thread."""

@@ -18,6 +18,7 @@ from netreduce.runtime.cable import Cable, CableClosedError, load, make_burst_bu
 from netreduce.runtime.clock import Clock
 from netreduce.runtime.control_channel import BadMessageError, ControlChannel
 from netreduce.runtime.control_desk import ControlDesk
+from netreduce.runtime.exchange import POLL_INTERVAL_PS
 from netreduce.runtime.lines import Lines
 from netreduce.runtime.live_faults import LiveFaults
 from netreduce.runtime.observers import Observers
@@ -26,7 +27,7 @@ from netreduce.runtime.poller import WRITABLE, Poller
 from netreduce.runtime.reception import OBSERVER_PORT, Greeting, Reception, peer_name
 from netreduce.runtime.rendezvous import GROUPS_PER_PORT, Outgoing
 from netreduce.runtime.tracing import Recorder
-from netreduce.units import PS_PER_MS, PS_PER_S, PS_PER_US
+from netreduce.units import PS_PER_MS, PS_PER_S
 from netreduce.wire import control
 from netreduce.wire.pcap import Direction, PcapWriter
 
@@ -39,8 +40,6 @@ CONNECTIONS_PER_PORT_MAX = 4
 """Bound on watched descriptors, as a multiple of the ports: cable, control, the worker's death, and one to spare."""
 TICK_PS = 100 * PS_PER_MS
 """Interval of the housekeeping: mismatches, waiting ranks, groups that gather, silent connections."""
-POLL_INTERVAL_PS = 50 * PS_PER_US
-"""Interval of looking for anything but bursts on cables, while these are busy."""
 OWNER_GRACE_PS = PS_PER_S // 2
 """How long the server stays without owner and cables, for workers that are just about to connect."""
 
@@ -150,12 +149,16 @@ class SwitchServer:
 
     def turn(self, wait: bool = True) -> int:
         """One round of the loop: take what has come (or wait until something does), send what follows; the time."""
-        self._pause(wait)
+        if wait and self._lines.are_plain:
+            self._lines.serve(self._next_tick_ps)
+            self._poller.poll(0)
+        else:
+            self._pause(wait)
+            self._is_idle = not self._lines.take(self._clock.now_ps())
+            self._switch.advance(self._clock.now_ps())
+            self.outside.look_for_hops(self._clock.now_ps())
+            self._lines.transmit()
         now_ps = self._clock.now_ps()
-        self._is_idle = not self._lines.take(now_ps)
-        self._switch.advance(now_ps)
-        self.outside.look_for_hops(now_ps)
-        self._lines.transmit()
         if now_ps >= self._next_tick_ps:
             self._next_tick_ps = now_ps + TICK_PS
             self._send_all(self._desk.tick(now_ps))

@@ -29,8 +29,10 @@ from netreduce.runtime.cable import BadBurstError, CableClosedError
 from netreduce.runtime.control_channel import BadMessageError
 from netreduce.runtime.driver import attach
 from netreduce.runtime.member import Home, Member, ranks_text
+from netreduce.runtime.nic_driver import NicDriver
 from netreduce.runtime.progress import IDLE_S, Progress
 from netreduce.runtime.provider import provider_named
+from netreduce.runtime.short_collectives import ShortCollectives
 from netreduce.units import PS_PER_MS, PS_PER_S
 from netreduce.wire import control
 from netreduce.wire.psn import PSN_MASK
@@ -113,6 +115,12 @@ class Worker:
             self._progress.submit(lambda: self._forget(member))
             raise
         return member
+
+    def short_collectives(self, member: Member) -> ShortCollectives | None:
+        """The quick way of `member`'s short all-reduces; None if this worker has none."""
+        if not isinstance(self._driver, NicDriver) or self._driver.round is None or member.across is not None:
+            return None
+        return ShortCollectives(member, self._members, self._driver.round, self._progress, self._clock.epoch_ns)
 
     def statistics(self, timeout_s: float = 5.0) -> control.Statistics:
         """The switch's counters; `workers` has this NIC's. Raises `SwitchLostError` when it does not answer."""
