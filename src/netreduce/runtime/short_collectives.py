@@ -124,11 +124,12 @@ class ShortCollectives:
             return engine.resume_short(call[_ACKNOWLEDGED], array, op, out=target, algorithm=algorithm)
 
         def go_on() -> None:
-            self._nic.go_on(is_full=call[_FULL] != 0, rings=call[_RINGS] != 0)
             if call[_POSTED] and not call[_DONE]:
                 self._member.begin(resume, pending)
             else:
                 pending.set_result(None)
+            # last: a switch that is gone fails what has begun
+            self._nic.go_on(is_full=call[_FULL] != 0, rings=call[_RINGS] != 0)
 
         if is_interrupted:
             self._progress.hand_over(go_on)
