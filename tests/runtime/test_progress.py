@@ -1,5 +1,6 @@
 """Who drives: the progress thread, or a thread that waits; with a little machine in the place of a worker."""
 
+import os
 import select
 import signal
 import socket
@@ -192,3 +193,63 @@ def test_nothing_is_closed_while_a_waiting_thread_is_still_in_the_round_that_end
     break_a_round_of_a_waiting_thread(machine)
     assert not machine.ended_too_early
     assert machine.ended.wait(10)
+
+
+def test_a_turn_is_one_threads_until_it_is_given_back(machine):
+    wait_until_asleep(machine)
+    assert machine.progress.take_turn()
+    assert not machine.progress.take_turn()
+    machine.progress.give_back(IDLE_S)
+    assert machine.progress.take_turn()
+    machine.progress.give_back(IDLE_S)
+
+
+def test_what_is_asked_during_a_turn_is_done_by_the_progress_thread_after_it(machine):
+    wait_until_asleep(machine)
+    assert machine.progress.take_turn()
+    done_by = []
+    machine.progress.submit(lambda: done_by.append(threading.current_thread()))
+    assert select.select([machine.progress.inbox], [], [], 10)[0]  # which ends the sleep of whoever has the turn
+    assert not done_by
+    machine.progress.give_back(IDLE_S)
+    wait_for(lambda: done_by)
+    assert done_by[0].name == "netreduce-progress"
+
+
+def test_there_is_no_turn_while_something_is_asked_or_all_is_over(machine):
+    wait_until_asleep(machine)
+    with machine.progress._turn:
+        machine.progress.submit(lambda: None)
+        assert not machine.progress.take_turn()
+    machine.progress.is_over = True
+    assert not machine.progress.take_turn()
+    machine.progress.is_over = False
+
+
+def test_a_turn_can_end_in_driving(machine):
+    wait_until_asleep(machine)
+    assert machine.progress.take_turn()
+    answer, pending = send_when_asked(machine), Pending()
+    machine.progress.drive(lambda: machine.asked.append(pending), pending)
+    answer.join()
+    assert machine.answering == [threading.current_thread()]
+
+
+def test_a_turn_can_end_in_handing_over_what_is_left_to_do(machine):
+    wait_until_asleep(machine)
+    assert machine.progress.take_turn()
+    with select.epoll.fromfd(os.dup(machine.progress.watch)) as watch:
+        watch.modify(machine.progress.inbox, 0)
+    answer, pending = send_when_asked(machine), Pending()
+    machine.progress.hand_over(lambda: machine.asked.append(pending))
+    pending.result()
+    answer.join()
+    assert [thread.name for thread in machine.answering] == ["netreduce-progress"]
+
+
+def test_the_progress_thread_is_woken_if_it_would_sleep_for_too_long(machine):
+    wait_until_asleep(machine)
+    assert machine.progress.take_turn()
+    machine.has_looked = False
+    machine.progress.give_back(0.0)
+    wait_for(lambda: machine.has_looked)

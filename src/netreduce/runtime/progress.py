@@ -16,8 +16,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-IDLE_S = 1.0
-"""Longest sleep, when nothing is due."""
+IDLE_S = 0.4
+"""Longest sleep, when nothing is due: less than ACK timeouts (0.54 s), so that whoever gives back a turn with one that
+runs need not wake the progress thread for it."""
 
 Command = Callable[[], None]
 

@@ -152,19 +152,25 @@ class SwitchServer:
         if wait and self._lines.are_plain:
             self._lines.serve(self._next_tick_ps)
             self._poller.poll(0)
+            now_ps = self._clock.now_ps()
         else:
-            self._pause(wait)
-            self._is_idle = not self._lines.take(self._clock.now_ps())
-            self._switch.advance(self._clock.now_ps())
-            self.outside.look_for_hops(self._clock.now_ps())
-            self._lines.transmit()
-        now_ps = self._clock.now_ps()
+            now_ps = self._look_around(wait)
         if now_ps >= self._next_tick_ps:
             self._next_tick_ps = now_ps + TICK_PS
             self._send_all(self._desk.tick(now_ps))
             self.outside.tick(now_ps)
             for reception in self._receptions:
                 reception.tick(now_ps)
+        return now_ps
+
+    def _look_around(self, wait: bool) -> int:
+        """A round for carriers of all kinds; the time."""
+        self._pause(wait)
+        now_ps = self._clock.now_ps()
+        self._is_idle = not self._lines.take(now_ps)
+        self._switch.advance(now_ps)
+        self.outside.look_for_hops(now_ps)
+        self._lines.transmit()
         return now_ps
 
     def _pause(self, wait: bool) -> None:

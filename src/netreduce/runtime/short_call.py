@@ -20,11 +20,13 @@ from netreduce.nic.tables import NicTables
 from netreduce.runtime import nic_round, system_calls
 from netreduce.units import PS_PER_MS
 from netreduce.wire.bigendian import write_be32
-from netreduce.wire.burst_pipe import Put, Sleep
+from netreduce.wire.burst_pipe import Put, Sleep, pipe_awake
 from netreduce.wire.ina import INA_BYTES
 
 WAIT_PS = 20 * PS_PER_MS
 """How long such a call sleeps at most before Python goes on: somebody may have to be told who is waited for."""
+ROUNDS_AFTER_MAX = 8
+"""Rounds after the result, for acknowledgements that come beside it: else the progress thread is woken for them."""
 BURSTS_PER_ROUND = 4
 EVENTS_MAX = 8
 _MESSAGE_ID_AT = 4
@@ -161,19 +163,21 @@ def run(
     """
     way, call = ways[0], calls[0]
     system_calls.watch_for(way.watch, way.inbox, 0, events)
+    pipe_awake(state_in)  # a bell that nobody waits for would wake the progress thread later
     _stage(tables, way, call.number, headers[0], given)
     call.posted = 1
     now_ps = system_calls.now_ps(scratch, way.epoch_ns)
     put = nic_round.give(tables, data_out, state_out, False, True, now_ps)
-    was_done = False
+    rounds = ROUNDS_AFTER_MAX
     while True:
         call.full = put & Put.NO_ROOM.value
         if not _ring(way, call, put & Put.DONE_WAKE.value, scratch) or call.full != 0:
             return
         due_ps = nic_round.rest(tables, state_in, Sleep.FOR_DATA.value, now_ps)
-        if was_done or (call.done != 0 and due_ps > now_ps):
-            break
-        was_done = call.done != 0  # what has come meanwhile, as acknowledgements may, is taken at once
+        if call.done != 0:
+            if due_ps > now_ps or rounds == 0:
+                break
+            rounds -= 1
         if due_ps > now_ps and not _sleep(way, events, scratch, min(due_ps - now_ps, WAIT_PS)):
             return
         now_ps = system_calls.now_ps(scratch, way.epoch_ns)

@@ -145,12 +145,18 @@ def pipe_fill(data: np.ndarray, state: np.ndarray, queue: np.ndarray, queue_stat
 
 
 @compiled
+def pipe_awake(state: np.ndarray) -> None:
+    """Say that the reader is awake: it looks for itself before it sleeps again."""
+    state[_ASLEEP] = Sleep.AWAKE.value
+
+
+@compiled
 def pipe_next(data: np.ndarray, state: np.ndarray, place: np.ndarray) -> int:
     """Find the oldest burst: `place` (int64[2]) becomes its offset and size. A `Found`.
 
     The writer is another process, so everything is checked once here: bounds, and that the burst is whole records.
     """
-    state[_ASLEEP] = Sleep.AWAKE.value
+    pipe_awake(state)
     for _ in range(2):
         read = state[_READ]
         held = state[_WRITTEN] - read
