@@ -77,7 +77,7 @@ class Communicator:
         self.world_size = len(ranks)
         self._member = member
         self._worker = worker
-        self._short = worker.short_collectives(member) if worker is not None and isinstance(member, Member) else None
+        self._short = member.short
         self._owns_worker = False
 
     @classmethod

@@ -54,6 +54,7 @@ def enter(
                 _prepare(worker, member, machines, door)
         else:
             member.machines = machines
+        member.short = worker.short_collectives(member)
         return member
     finally:
         door.close()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from select import epoll
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -35,6 +35,9 @@ from netreduce.runtime.mates import Mates
 from netreduce.runtime.progress import Pending, Progress
 from netreduce.units import PS_PER_S
 from netreduce.wire import control
+
+if TYPE_CHECKING:
+    from netreduce.runtime.short_collectives import ShortCollectives
 
 logger = logging.getLogger("netreduce")
 
@@ -98,6 +101,7 @@ class Member:
         self.machines: Machines | None = None
         self.across: Member | None = None
         self.mates: Mates | None = None
+        self.short: ShortCollectives | None = None  # the quick way of short all-reduces, where there is one
         self._parts: list[Member] = []  # members of some of these ranks, which fail together with this one
         self._whole: Member | None = None  # whose part this one is
         self._ranks = tuple(range(world_size))  # what these ranks are called in error messages

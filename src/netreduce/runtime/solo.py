@@ -10,12 +10,15 @@ from netreduce.collectives.operation import Operation
 from netreduce.nic import Nic, NicLimits
 from netreduce.nic.verbs import Context
 from netreduce.runtime.clock import Clock
+from netreduce.runtime.short_collectives import ShortCollectives
 from netreduce.runtime.warmup import ensure_compiled
 from netreduce.wire import control
 
 
 class Solo:
     """The only member of a group; `start` and `run` are as those of `Member`."""
+
+    short: ShortCollectives | None = None
 
     def __init__(self, geometry: control.Geometry) -> None:
         ensure_compiled()

@@ -34,8 +34,6 @@ def _foreign(name: str, count: int) -> Callable[..., int]:
         function: Any = getattr(_libc, name)
         function.argtypes, function.restype = [ctypes.c_int64] * count, ctypes.c_int32
         return function
-    from numba import types
-
     return types.ExternalFunction(name, types.int32(*[types.int64] * count))
 
 
@@ -91,14 +89,14 @@ def receive_messages(descriptor: int, messages: np.ndarray, count: int) -> int:
 
     `messages` (int64[n, 8]) are struct mmsghdr of a 64-bit Linux; returns how many, or an errno below zero.
     """
-    found = np.int64(_recvmmsg(descriptor, messages.ctypes.data, count, _RECEIVE_FLAGS, 0))
+    found = _recvmmsg(descriptor, messages.ctypes.data, count, _RECEIVE_FLAGS, 0)
     return found if found >= 0 else -_errno()
 
 
 @compiled
 def send_messages(descriptor: int, messages: np.ndarray, count: int) -> int:
     """Send up to `count` messages; see `receive_messages`."""
-    sent = np.int64(_sendmmsg(descriptor, messages.ctypes.data, count, _SEND_FLAGS))
+    sent = _sendmmsg(descriptor, messages.ctypes.data, count, _SEND_FLAGS)
     return sent if sent >= 0 else -_errno()
 
 

@@ -27,7 +27,10 @@ from torch.distributed import (
     ScatterOptions,
 )
 
+from netreduce.collectives.algorithms import Algorithm
+from netreduce.collectives.reductions import Reduction
 from netreduce.errors import UnsupportedError
+from netreduce.runtime.short_collectives import ShortCollectives
 from netreduce.torch.devices import DeviceReducer
 from netreduce.torch.tensors import ScaledReduction, Staged, reduction, stage_all
 from netreduce.torch.work import WorkNetReduce
@@ -38,6 +41,8 @@ Step = tuple[Callable[[Any], Any], list[Staged]]
 
 class Membership(Protocol):
     """What a process group needs of `netreduce.runtime`: a `member.Member`, or `solo.Solo`."""
+
+    short: ShortCollectives | None
 
     def start(self, function: Callable[[Any], Any]) -> Future[Any]:
         """Begin the operation ``function(engine)``; the future resolves when it is done."""
@@ -82,8 +87,15 @@ class ProcessGroupNetReduce(ProcessGroup):
         for tensor in tensors:
             op, factor = self._reduction(tensor, opts)
             staged = Staged(tensor, factor=factor)
+            if len(tensors) == 1 and not getattr(opts, "asyncOp", True) and self._is_done_at_once(staged, op):
+                return WorkNetReduce("all_reduce", [], list(tensors), [])
             steps.append((methodcaller("all_reduce", staged.array, op), [staged]))
         return self._launch("all_reduce", steps, tensors)
+
+    def _is_done_at_once(self, staged: Staged, op: Reduction) -> bool:
+        """Run an all-reduce that its caller waits for as a short call, if that can be."""
+        short = self._membership.short
+        return short is not None and not staged.is_copy and short.all_reduce(staged.array, op, Algorithm.AUTO, None)
 
     allreduce_coalesced = allreduce
 
