@@ -2,26 +2,39 @@
 
 import os
 import random
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
 import pytest
 from tests.patience import PATIENCE_S, bound_s
+from tests.runtime.bursts import frames_of
 from tests.runtime.fabrics import on_all_ranks, served
 from tests.runtime.ranks import switch
 
 from netreduce.collectives.aggregation import STAGED_BYTES_MAX
-from netreduce.collectives.algorithms import Tuning
+from netreduce.collectives.algorithms import Algorithm, Tuning
+from netreduce.collectives.engine import Engine
+from netreduce.collectives.reductions import Reduction
 from netreduce.errors import MismatchError, NetReduceError, PeerLostError, UnsupportedError
+from netreduce.nic import Nic
+from netreduce.nic.verbs import Context
+from netreduce.runtime.cable import Cable, make_burst_buffer
 from netreduce.runtime.communicator import Communicator
+from netreduce.runtime.nic_driver import NicRound
 from netreduce.runtime.short_call import WAIT_PS
 from netreduce.runtime.short_collectives import ShortCollectives
 from netreduce.units import PS_PER_S
+from netreduce.wire.build import build_burst
+from netreduce.wire.control import Geometry
 
 pytestmark = pytest.mark.live
 
@@ -277,6 +290,39 @@ def test_a_switch_that_ends_is_an_error_of_the_call_under_way():
         on_all_ranks(process.address, 2, job)
 
 
+def test_a_message_that_finds_the_cable_full_leaves_once_when_there_is_room():
+    nics = [Nic(f"nic {rank}", f"02:00:00:00:00:0{rank}", f"10.0.0.{rank + 1}") for rank in range(2)]
+    engines = [Engine(Context(nic), rank, 2, Geometry()) for rank, nic in enumerate(nics)]
+    nics[0].neighbours[nics[1].ip] = nics[1].mac
+    engines[0].connect(1, tuple(engine.endpoint() for engine in engines))
+    far, near = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    switch_end, cable = Cable.offer(far), Cable.take(near, PATIENCE_S)
+    with closing(switch_end), closing(cable), select.epoll() as inbox, select.epoll() as watch:
+        watch.register(inbox, select.EPOLLIN)
+        inbox.register(cable, select.EPOLLIN)
+        begun, nic_round = [], NicRound(nics[0], cable)
+        member = SimpleNamespace(
+            engine=engines[0], is_busy=False, begin=lambda function, _: begun.append(function(engines[0]))
+        )
+        progress = SimpleNamespace(
+            take_turn=lambda: True, drive=lambda command, _: command(), inbox=inbox, watch=watch.fileno()
+        )
+        short = ShortCollectives(member, [member], nic_round, progress, 0)
+        for size in (4000, 64):
+            while cable.send_burst(build_burst([np.zeros(size, np.uint8)])):
+                pass
+        assert short.all_reduce(np.ones(50, np.float32), Reduction.SUM, Algorithm.AUTO, None)
+        assert [operation.call for operation in begun] == ["all_reduce float32 sum"]
+        assert nic_round.is_full
+        buffer, frames = make_burst_buffer(), []
+        for now_ps in range(1, 5000):
+            if (burst := switch_end.receive(buffer)) is not None:
+                frames += frames_of(burst)
+            nic_round.rest(now_ps)  # after which it may try again
+            nic_round.give(now_ps)
+    assert [frame[-204:-4] for frame in frames if len(frame) == 274] == [np.ones(50, np.float32).tobytes()]
+
+
 class InterruptedError(Exception):
     pass
 
@@ -325,7 +371,7 @@ with netreduce.Communicator.connect() as world:
     for count in range(1, 200, 10):
         array = np.full(count, world.rank + 1, np.int16 if count % 3 else np.float32)
         assert (world.all_reduce(array) == 3).all()
-    assert seen.count(True) > 5, seen
+    assert seen.count(True) > 1, seen
 print("RIGHT")
 """
 

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from tests.torch.world import World
 from torch.distributed import ReduceOp
 
+from netreduce.runtime.short_collectives import ShortCollectives
 from netreduce.torch.tensors import NUMPY_DTYPES, OPERATIONS, reduction
 
 pytestmark = pytest.mark.live
@@ -198,3 +200,38 @@ def test_waiting_is_bounded_by_the_groups_timeout_and_names_the_missing_rank(wor
     for message in (messages[0], messages[1], messages[3]):
         assert message.startswith("CollectiveTimeoutError"), message
         assert "rank 2 had not sent" in message
+
+
+def reduce_small() -> tuple[list[bool], list[bool]]:
+    """Whether synchronous and asynchronous small all-reduces were short calls; all are right."""
+    seen: list[bool] = []
+    ask = ShortCollectives.all_reduce
+
+    def spy(*arguments: Any) -> bool:
+        seen.append(ask(*arguments))
+        return seen[-1]
+
+    ShortCollectives.all_reduce = spy  # type: ignore[method-assign]
+    try:
+        for _ in range(20):
+            tensor, strided = torch.full((3, 50), dist.get_rank() + 1.0), torch.ones(9, 2)
+            dist.all_reduce(tensor)
+            assert (tensor == 10).all()
+            dist.all_reduce(strided[:, 0])
+            assert strided.sum() == 4 * 9 + 9
+        synchronous = list(seen)
+        seen.clear()
+        for _ in range(5):
+            tensor = torch.ones(50)
+            dist.all_reduce(tensor, async_op=True).wait()
+            assert (tensor == 4).all()
+    finally:
+        ShortCollectives.all_reduce = ask  # type: ignore[method-assign]
+    return synchronous, seen
+
+
+def test_small_all_reduces_that_are_waited_for_are_short_calls(world: World) -> None:
+    for synchronous, asynchronous in world.run(reduce_small):
+        assert len(synchronous) == 20
+        assert synchronous.count(True) > 5
+        assert not asynchronous

@@ -18,7 +18,7 @@ from netreduce.collectives.engine import Engine
 from netreduce.errors import NetReduceError
 from netreduce.nic import Nic
 from netreduce.nic.verbs import Context
-from netreduce.runtime import exchange, interface, nic_round, stream
+from netreduce.runtime import exchange, interface, nic_round, short_call, stream
 from netreduce.runtime.cable import Cable, Outlet, make_burst_buffer
 from netreduce.switch import RingSpec, Switch
 from netreduce.wire.control import Geometry
@@ -89,4 +89,6 @@ def _run(nics: list[Nic], engines: list[Engine], switch: Switch, is_done: Callab
 
 
 if __name__ == "__main__":
-    nic_round.load(_make_nic(1).tables)
+    nic = _make_nic(1)
+    nic_round.load(nic.tables)
+    short_call.load(nic.tables)
