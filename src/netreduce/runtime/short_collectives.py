@@ -59,9 +59,9 @@ class ShortCollectives:
 
         Raises what an all-reduce may.
         """
-        if type(array) is not np.ndarray or array.nbytes > STAGED_BYTES_MAX or not array.flags.carray:
-            return False
         target = array if out is None else out
+        if not type(array) is type(target) is np.ndarray or array.nbytes > STAGED_BYTES_MAX or not array.flags.carray:
+            return False
         if out is not None and not (out.flags.carray and out.dtype == array.dtype and out.size == array.size):
             return False
         key = array.dtype, array.size, op, algorithm
