@@ -46,6 +46,13 @@ class Carrier(Protocol):
 
 
 @runtime_checkable
+class Generous(Protocol):
+    """A carrier of which one `receive` gives as much as a round should take; its descriptor tells of the rest."""
+
+    gives_all: bool
+
+
+@runtime_checkable
 class Queued(Protocol):
     """A carrier that takes frames from where they lie, in the queue of a node's egress."""
 

@@ -25,8 +25,11 @@ class Driver(Protocol):
     def context(self) -> Context:
         """The NIC, for engines."""
 
-    def take(self, now_ps: int) -> tuple[int, bool]:
-        """Let the NIC have what has arrived, and act; the time after it, and whether anything had."""
+    def take(self, now_ps: int) -> tuple[int, bool, bool]:
+        """Let the NIC have what has arrived, and act.
+
+        Returns the time after it, whether anything had, and whether it is worth to look again before a sleep.
+        """
 
     def give(self, now_ps: int) -> bool:
         """Let the NIC act, and send what it has to send; whether more waits for the room that this has made."""

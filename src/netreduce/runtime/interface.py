@@ -90,6 +90,8 @@ class InterfaceCarrier(Watched):
     `ConfigurationError` when it does not exist or may not be opened. `now_ps` stamps what arrives.
     """
 
+    gives_all = True
+
     def __init__(
         self, name: str, now_ps: Callable[[], int], program: Sequence[tuple[int, int, int, int]] | None = None
     ) -> None:

@@ -23,7 +23,7 @@ from netreduce.runtime.cable import (
     load,
     make_burst_buffer,
 )
-from netreduce.runtime.carrier import Carrier
+from netreduce.runtime.carrier import Carrier, Generous
 from netreduce.runtime.clock import Clock
 from netreduce.runtime.live_faults import FaultyCarrier, LiveFaults
 from netreduce.runtime.poller import WRITABLE, Poller
@@ -44,6 +44,7 @@ class _Line:
     number: int
     carrier: Carrier
     outlet: Outlet
+    bursts: int  # taken in a round
     is_full: bool = False
     cable: Cable | None = None  # the carrier, or what is behind its faults, if that is a cable
     faults: FaultyCarrier | None = None  # the carrier itself, if it has faults
@@ -111,7 +112,9 @@ class Lines:
         faulty = None if self._faults is None else self._faults.between(name, carrier, self._clock.now_ps)
         capture = self._capture
         tap = None if capture is None else lambda burst: capture.write_burst(number, Direction.OUTBOUND, burst)
-        line = _Line(number, faulty or carrier, Outlet(faulty or carrier, self._switch.egress(number), tap))
+        outlet = Outlet(faulty or carrier, self._switch.egress(number), tap)
+        bursts = 1 if isinstance(faulty or carrier, Generous) else BURSTS_PER_ROUND
+        line = _Line(number, faulty or carrier, outlet, bursts)
         line.cable = carrier if isinstance(carrier, Cable) else None
         line.faults = faulty
         self._lines[number] = line
@@ -243,7 +246,7 @@ class Lines:
         """Take a few bursts from one carrier; whether there was one."""
         now_ps, number, taken = self._clock.now_ps(), line.number, False
         try:
-            for _ in range(BURSTS_PER_ROUND):
+            for _ in range(line.bursts):
                 burst = line.carrier.receive(self._buffer)
                 if burst is None:
                     break

@@ -11,6 +11,7 @@ import numpy as np
 from netreduce.nic import Nic, verbs
 from netreduce.runtime import nic_round
 from netreduce.runtime.cable import BadBurstError, Cable, Outlet, make_burst_buffer
+from netreduce.runtime.carrier import Generous
 from netreduce.runtime.clock import Clock
 from netreduce.runtime.driver import Attachment, roce_words
 from netreduce.runtime.plug import Plug, plug_in
@@ -46,17 +47,19 @@ class NicDriver:
         self._outlet = Outlet(self._cable, self._nic.egress(0))
         self._buffer = make_burst_buffer()
         self._cable_is_full = False
+        self._gives_all = isinstance(self._cable, Generous)
         self.round: NicRound | None = None
         """The rounds on a cable that nobody records, None on other carriers."""
         if isinstance(self._cable, Cable) and self._recorder is None:
             self.round = NicRound(self._nic, self._cable)
 
-    def take(self, now_ps: int) -> tuple[int, bool]:
+    def take(self, now_ps: int) -> tuple[int, bool, bool]:
         """Take a few bursts from the cable."""
         if self.round is not None:
-            return now_ps, self.round.take(now_ps)
+            moved = self.round.take(now_ps)
+            return now_ps, moved, moved
         moved = False
-        for _ in range(BURSTS_PER_ROUND):
+        for _ in range(1 if self._gives_all else BURSTS_PER_ROUND):
             burst = self._cable.receive(self._buffer)
             if burst is None:
                 break
@@ -66,7 +69,7 @@ class NicDriver:
                 now_ps = self._recorder.receive(self._nic, 0, burst)
             moved = True
         self._nic.advance(now_ps)
-        return now_ps, moved
+        return now_ps, moved, moved and not self._gives_all
 
     def give(self, now_ps: int) -> bool:
         """Put what the NIC has to send onto the cable."""

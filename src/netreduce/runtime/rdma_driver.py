@@ -55,9 +55,9 @@ class RdmaDriver:
         self.path_mtu = context.path_mtu
         self._counted = hardware_counters(context.port)
 
-    def take(self, now_ps: int) -> tuple[int, bool]:
+    def take(self, now_ps: int) -> tuple[int, bool, bool]:
         """Nothing: the device takes what arrives."""
-        return now_ps, False
+        return now_ps, False, False
 
     def give(self, now_ps: int) -> bool:
         """Nothing."""

@@ -179,8 +179,8 @@ class Worker:
     def step(self) -> bool:
         """One round: bursts in, engines, bursts out; whether another one would find something to do."""
         moved = self._progress.run_commands()
-        now_ps, more = self._driver.take(self._clock.now_ps())
-        moved |= more
+        now_ps, has_taken, more = self._driver.take(self._clock.now_ps())
+        moved |= has_taken
         for member in self._members:
             moved |= member.progress(now_ps)
             more |= member.has_more
