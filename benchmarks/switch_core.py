@@ -5,7 +5,8 @@ and message numbers fit. Beside it stands a roofline from the same run: copying,
 alone, with nothing known of packets, all in one and each by itself. Seconds are the process's own CPU time.
 
 The frames of a default window are 16 MB, which is more than a core's own cache holds: they come from the third-level
-cache or from memory. `in_cache` is the same with a window of one message of one burst for each rank. Usage::
+cache or from memory. They lie in huge pages, where the kernel grants them, as a user-space switch's packet memory does.
+`in_cache` is the same with a window of one message of one burst for each rank. Usage::
 
     python benchmarks/switch_core.py [--ranks 4] [--mtu 4096] [--dtype float32] [--passes 100] [--json]
 """
@@ -18,7 +19,7 @@ import time
 
 import numpy as np
 
-from netreduce.compiled import compiled, copy_bytes, crc32
+from netreduce.compiled import CACHE_LINE_BYTES, compiled, copy_bytes, crc32
 from netreduce.switch import RingSpec, Switch
 from netreduce.wire.build import build_burst, build_frame
 from netreduce.wire.control import Endpoint, Geometry
@@ -27,6 +28,8 @@ from netreduce.wire.ina import NUMPY_DTYPES, DataType, InaFlag, ReduceOp, pack_i
 from netreduce.wire.opcodes import Opcode
 
 RING_ID = 1
+HUGE_PAGES_FROM_BYTES = 4 * 1024 * 1024
+"""From here on NumPy asks for huge pages."""
 TARGET_GBPS = 40
 
 
@@ -68,14 +71,19 @@ def burst_packets(mtu: int) -> int:
 
 
 def make_bursts(spec: RingSpec, dtype: DataType) -> list[tuple[int, np.ndarray]]:
-    """Port and burst of all messages that the switch can hold, in the order in which they arrive."""
+    """Port and burst of all messages that the switch can hold, in the order in which they arrive, in one memory."""
     per_burst = burst_packets(spec.geometry.path_mtu)
     bursts = []
     for number in range(2 * spec.geometry.message_window):
         frames = [message_frames(spec, rank, number, dtype) for rank in range(len(spec.endpoints))]
         for start in range(0, spec.geometry.message_packets, per_burst):
             bursts += [(rank, build_burst(of_rank[start : start + per_burst])) for rank, of_rank in enumerate(frames)]
-    return bursts
+    starts = np.cumsum([0, *(-(-burst.size // CACHE_LINE_BYTES) * CACHE_LINE_BYTES for _, burst in bursts)])
+    memory = np.empty(max(starts[-1] + CACHE_LINE_BYTES, HUGE_PAGES_FROM_BYTES), np.uint8)
+    memory = memory[-memory.ctypes.data % CACHE_LINE_BYTES :]
+    for at, (_, burst) in zip(starts, bursts, strict=False):
+        memory[at : at + burst.size] = burst
+    return [(port, memory[at : at + burst.size]) for at, (port, burst) in zip(starts, bursts, strict=False)]
 
 
 def switch_seconds(switch: Switch, spec: RingSpec, bursts: list[tuple[int, np.ndarray]]) -> float:

@@ -39,10 +39,10 @@ def same_bits(result: bytes, expected: np.ndarray) -> bool:
 @pytest.fixture(scope="module")
 def rings() -> dict[int, Ring]:
     geometry = Geometry(message_window=2, message_packets=3, path_mtu=256)
-    return {size: make_ring(size, geometry=geometry) for size in (2, 3, 5)}
+    return {size: make_ring(size, geometry=geometry) for size in (2, 3, 4, 5, 7)}
 
 
-_NUMBERS = dict.fromkeys((2, 3, 5), 0)
+_NUMBERS = dict.fromkeys((2, 3, 4, 5, 7), 0)
 
 
 def reduce(rings: dict[int, Ring], datas: list[np.ndarray], op: ReduceOp, dtype: DataType) -> list[bytes]:
@@ -54,7 +54,7 @@ def reduce(rings: dict[int, Ring], datas: list[np.ndarray], op: ReduceOp, dtype:
 @pytest.mark.parametrize("op", list(ReduceOp))
 @pytest.mark.parametrize("dtype", list(DataType))
 @settings(max_examples=8 if JIT_DISABLED else 25)
-@given(size=st.sampled_from([2, 3, 5]), count=st.integers(0, 94), content=st.randoms(use_true_random=False))
+@given(size=st.sampled_from([2, 3, 4, 5, 7]), count=st.integers(0, 94), content=st.randoms(use_true_random=False))
 def test_results_have_the_bits_of_numpy_in_rank_order(
     rings: dict[int, Ring], dtype: DataType, op: ReduceOp, size: int, count: int, content: object
 ) -> None:

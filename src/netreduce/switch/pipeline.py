@@ -22,8 +22,8 @@ DATA_ROLES = Role.SEND.value | Role.WRITE.value
 
 
 @inlined
-def _judge(tables: SwitchTables, port: int, frame: np.ndarray, now_ps: int) -> int:
-    """The verdict on a frame (see verdicts.py)."""
+def _judge(tables: SwitchTables, port: int, frame: np.ndarray, behind: np.ndarray, now_ps: int) -> int:
+    """The verdict on a frame (see verdicts.py); `behind` is what follows it in its burst."""
     if frame.size < ETHERNET_BYTES:
         return DropReason.TRUNCATED.value
     if not learn(tables, port, read_mac(frame, 6), now_ps):
@@ -43,7 +43,7 @@ def _judge(tables: SwitchTables, port: int, frame: np.ndarray, now_ps: int) -> i
     if tables.rings[connection.ring].pinned != 0:
         tables.state[0].way = connection.answer_port if key.role == ROLE_DATA else connection.port
     if key.role == ROLE_DATA and packet.roles & DATA_ROLES:
-        return judge_data(tables, port, key.connection, frame, now_ps)
+        return judge_data(tables, port, key.connection, frame, behind, now_ps)
     if key.role == ROLE_ACKNOWLEDGE and packet.opcode == Opcode.ACKNOWLEDGE.value:
         note_acknowledgement(tables, port, key.connection, frame)
     return FORWARD
@@ -63,14 +63,15 @@ def take_burst(tables: SwitchTables, port: int, burst: np.ndarray, now_ps: int) 
         length = record_length(burst, at)
         frame = burst[at + RECORD_HEADER_BYTES : at + RECORD_HEADER_BYTES + length]
         at += record_bytes(length)
-        prefetch(burst, at, min(length, burst.size - at))  # the next frame, which is likely as long
+        behind = burst[at:]
+        prefetch(behind, 0, min(length // 2, behind.size))  # of the next frame, which is likely as long
         counters.packets_in += 1
         counters.bytes_in += length
         state.ring = NOBODY
         state.hop = NOBODY
         state.way = NOBODY
         state.answer = 0
-        verdict = _judge(tables, port, frame, now_ps)
+        verdict = _judge(tables, port, frame, behind, now_ps)
         if verdict == FORWARD:
             forward(tables, port, frame, now_ps)
         elif verdict > 0:

@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from netreduce.compiled import compiled, copy_bytes
+from netreduce.compiled import compiled, copy_bytes, inlined
 from netreduce.switch.halves import narrow, widen
 from netreduce.switch.tables import PATH_MTU_MAX
 from netreduce.wire.ina import DataType, ReduceOp
@@ -57,6 +57,29 @@ def _combine_compiled(op: Any, target: Any, total: Any, part: Any) -> Any:
     return implementation
 
 
+def add_three(target: np.ndarray, total: np.ndarray, first: np.ndarray, second: np.ndarray, third: np.ndarray) -> None:
+    """``target = total + first + second + third`` from left to right; else as `combine`."""
+    np.add(total, first, out=target)
+    np.add(target, second, out=target)
+    np.add(target, third, out=target)
+
+
+@overload(add_three)
+def _add_three_compiled(target: Any, total: Any, first: Any, second: Any, third: Any) -> Any:
+    def implementation(target: Any, total: Any, first: Any, second: Any, third: Any) -> None:
+        for i in range(target.size):
+            target[i] = total[i] + first[i] + second[i] + third[i]
+
+    return implementation
+
+
+@inlined
+def _payload(buffers: np.ndarray, copies: np.recarray, row: int, own: np.ndarray, is_own: bool) -> np.ndarray:
+    """The waiting payload that a row of `copies` names, as elements like those of `own`; or `own` itself."""
+    at = copies[row].payload_at
+    return own if is_own else buffers[at : at + own.size * own.itemsize].view(own.dtype)
+
+
 @compiled
 def _reduce_words(
     op: int,
@@ -71,20 +94,27 @@ def _reduce_words(
 ) -> None:
     """See `reduce_slot`. The dtype of `own` and `result` is the elements'.
 
-    A step's target is never one of its operands: a loop in which it might be is not vectorised.
+    Where three more ranks' payloads are left to add, one step adds them: they are in outer caches, and are waited for
+    together. A step's target is never one of its operands: a loop in which it might be is not vectorised.
     """
     size = own.size * own.itemsize
-    at = copies[0].payload_at
-    total = own if last == 0 else buffers[at : at + size].view(own.dtype)
+    total = _payload(buffers, copies, 0, own, last == 0)
     if ranks == 1:
         copy_bytes(result.view(np.uint8), 0, own.view(np.uint8), 0, size)
-    for rank in range(1, ranks):
-        at = copies[rank * stride].payload_at
-        part = own if rank == last else buffers[at : at + size].view(own.dtype)
-        at = (rank & 1) * PATH_MTU_MAX
-        target = result if rank == ranks - 1 else totals[at : at + size].view(own.dtype)
-        combine(op, target, total, part)
+    rank, at = 1, 0
+    while rank < ranks:
+        first = _payload(buffers, copies, rank * stride, own, rank == last)
+        step = 3 if op == ReduceOp.SUM.value and rank + 3 <= ranks else 1
+        target = result if rank + step == ranks else totals[at : at + size].view(own.dtype)
+        if step == 3:
+            second = _payload(buffers, copies, (rank + 1) * stride, own, rank + 1 == last)
+            third = _payload(buffers, copies, (rank + 2) * stride, own, rank + 2 == last)
+            add_three(target, total, first, second, third)
+        else:
+            combine(op, target, total, first)
         total = target
+        rank += step
+        at = PATH_MTU_MAX - at
 
 
 @compiled

@@ -256,7 +256,10 @@ def _aligned_bytes(count: int) -> np.ndarray:
 
 
 def make_tables(port_count: int, limits: SwitchLimits, egress_state: np.recarray, log: EventLog) -> SwitchTables:
-    """Empty tables. Memory is touched only when it is used: the pools cost address space, not pages."""
+    """Empty tables. Memory is touched only when it is used: the pools cost address space, not pages.
+
+    NumPy advises the kernel to use huge pages for arrays of 4 MiB and more, so the large ones here seldom miss the TLB.
+    """
     copies = limits.memory_bytes // (HEADER_ROOM + 256)
     keys = 1 << (8 * limits.connections - 1).bit_length()  # two keys a connection, a quarter full at most
     assert limits.macs & (limits.macs - 1) == 0

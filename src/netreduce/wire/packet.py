@@ -88,10 +88,14 @@ def make_packet_table() -> np.ndarray:
 @compiled
 def internet_sum(data: np.ndarray, at: int, length: int) -> int:
     """Sum of `length` bytes as big-endian 16-bit words, not folded; an odd last byte is a high one (RFC 1071)."""
-    total = 0
-    for i in range(at, at + length - 1, 2):
-        total += read_be16(data, i)
-    return total + (np.int64(data[at + length - 1]) << 8) if length & 1 else total
+    high, low = 0, 0
+    part = data[at : at + length]
+    for i in range(length >> 1):  # an index that may be negative, as `at + i`, would be asked about at each byte
+        high += np.int64(part[2 * i])
+        low += np.int64(part[2 * i + 1])
+    if length & 1:
+        high += np.int64(part[length - 1])
+    return (high << 8) + low
 
 
 @compiled
