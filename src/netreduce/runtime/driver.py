@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import select
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from netreduce.collectives.provider import Context
 from netreduce.runtime.clock import Clock
 from netreduce.runtime.control_channel import ControlChannel
 from netreduce.runtime.provider import choose
 from netreduce.wire.control import Endpoint
+
+if TYPE_CHECKING:  # what the embedded NIC needs may not be installed
+    from netreduce.runtime.nic_driver import NicRound
 
 logger = logging.getLogger("netreduce")
 
@@ -20,6 +23,8 @@ class Driver(Protocol):
     """One worker's way to the network. All but `counters` is for one thread at a time."""
 
     path_mtu: int
+    round: NicRound | None
+    """The rounds of an embedded NIC on a cable that nobody records; else None."""
 
     @property
     def context(self) -> Context:

@@ -49,7 +49,6 @@ class NicDriver:
         self._cable_is_full = False
         self._gives_all = isinstance(self._cable, Generous)
         self.round: NicRound | None = None
-        """The rounds on a cable that nobody records, None on other carriers."""
         if isinstance(self._cable, Cable) and self._recorder is None:
             self.round = NicRound(self._nic, self._cable)
 

@@ -10,6 +10,7 @@ import contextlib
 import select
 import socket
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from netreduce.runtime.address import DISCARD_PORT
 from netreduce.runtime.clock import Clock
@@ -19,6 +20,9 @@ from netreduce.runtime.rdma import Context
 from netreduce.runtime.rdma_ports import Gid, RdmaPort, hardware_counters
 from netreduce.units import NEVER_PS, PS_PER_MS, PS_PER_US
 from netreduce.wire import control
+
+if TYPE_CHECKING:
+    from netreduce.runtime.nic_driver import NicRound
 
 SPIN_PS = 200 * PS_PER_US
 """How long after the last movement the thread does not sleep: some round trips through a switch in software."""
@@ -53,6 +57,7 @@ class RdmaDriver:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.path_mtu = context.path_mtu
+        self.round: NicRound | None = None
         self._counted = hardware_counters(context.port)
 
     def take(self, now_ps: int) -> tuple[int, bool, bool]:

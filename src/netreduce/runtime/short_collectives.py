@@ -17,7 +17,6 @@ from netreduce.collectives.operation import Operation
 from netreduce.collectives.reductions import Reduction
 from netreduce.errors import NetReduceError
 from netreduce.runtime import short_call, system_calls
-from netreduce.runtime.nic_driver import NicRound
 from netreduce.runtime.progress import IDLE_S, Pending, Progress
 from netreduce.units import PS_PER_S
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from netreduce.runtime.member import Member
+    from netreduce.runtime.nic_driver import NicRound
 
 PLANS_MAX = 1024
 """Different calls that are remembered."""

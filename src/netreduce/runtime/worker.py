@@ -29,7 +29,6 @@ from netreduce.runtime.cable import BadBurstError, CableClosedError
 from netreduce.runtime.control_channel import BadMessageError
 from netreduce.runtime.driver import attach
 from netreduce.runtime.member import Home, Member, ranks_text
-from netreduce.runtime.nic_driver import NicDriver
 from netreduce.runtime.progress import IDLE_S, Progress
 from netreduce.runtime.provider import provider_named
 from netreduce.runtime.short_collectives import ShortCollectives
@@ -118,7 +117,7 @@ class Worker:
 
     def short_collectives(self, member: Member) -> ShortCollectives | None:
         """The quick way of `member`'s short all-reduces; None if this worker has none."""
-        if not isinstance(self._driver, NicDriver) or self._driver.round is None or member.across is not None:
+        if self._driver.round is None or member.across is not None:
             return None
         return ShortCollectives(member, self._members, self._driver.round, self._progress, self._clock.epoch_ns)
 
