@@ -60,6 +60,7 @@ class Training:
         layers = [nn.Linear(64, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)]
         self.model = DistributedDataParallel(nn.Sequential(*layers, nn.ReLU(), nn.Linear(WIDTH, 10)))
         self._optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=0.9)
+        self._buckets: list[Any] | None = None
         self.gradient_bytes = 4 * sum(parameter.numel() for parameter in self.model.parameters())
 
     def batches(self, rank: int, world_size: int) -> Iterator[tuple[Any, Any]]:
@@ -87,8 +88,9 @@ class Training:
         """The all-reduces of one iteration, without its computation."""
         import torch.distributed as dist
 
-        buckets = self.model.reducer._get_zeros_like_grad_buckets()
-        for work in [dist.all_reduce(bucket.buffer(), async_op=True) for bucket in buckets]:
+        if self._buckets is None:  # once, as DDP does: fresh memory would be part of the communication each time
+            self._buckets = [bucket.buffer() for bucket in self.model.reducer._get_zeros_like_grad_buckets()]
+        for work in [dist.all_reduce(bucket, async_op=True) for bucket in self._buckets]:
             work.wait()
 
 
